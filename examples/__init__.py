@@ -1,0 +1,1 @@
+"""Training scripts that run alone and in the demo."""

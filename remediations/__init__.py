@@ -1,0 +1,1 @@
+"""Remediation plugins, one file each, found through entry points."""

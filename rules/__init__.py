@@ -1,0 +1,1 @@
+"""Alert rules, their unit tests and the shipped responses, as package data."""

@@ -1,0 +1,74 @@
+"""Every exception the sidecar raises on purpose, as one tree.
+
+SpikewatchError
+├── ConfigError        a file the user wrote is wrong; carries every problem found, not only the first
+├── QueryError         an expression cannot be parsed or evaluated
+├── PluginError        a plugin is missing, a duplicate, or breaks its contract
+├── CollectError       a collector could not take its sample
+├── StateError         the state database cannot be used
+└── ChannelError       the trainer's end of the channel misbehaved
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding about a file: where it is and what to do about it. Lines and columns count from 1; 0 is unknown."""
+
+    file: str
+    line: int
+    column: int
+    message: str
+    level: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return f"{where}: {self.level}: {self.message}"
+
+
+class SpikewatchError(Exception):
+    """The root: catching it catches everything we raise on purpose and nothing else."""
+
+
+class ConfigError(SpikewatchError):
+    """A user's file was refused. `problems` lists everything that is wrong with it."""
+
+    def __init__(self, problems: list[Problem] | tuple[Problem, ...]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+class QueryError(SpikewatchError):
+    """An expression was refused. `offset` counts characters from 0 where known, else -1."""
+
+    def __init__(self, message: str, expr: str = "", offset: int = -1) -> None:
+        self.expr, self.offset = expr, offset
+        super().__init__(message)
+
+
+class PluginError(SpikewatchError):
+    """A plugin could not be registered or used; `plugin` is its name."""
+
+    def __init__(self, plugin: str, message: str) -> None:
+        self.plugin = plugin
+        super().__init__(f"{plugin}: {message}")
+
+
+class CollectError(SpikewatchError):
+    """A sample could not be taken. `reason` is machine-readable and becomes a label value."""
+
+    def __init__(self, collector: str, reason: str, message: str = "") -> None:
+        self.collector, self.reason = collector, reason
+        super().__init__(f"{collector}: {message or reason}")
+
+
+class StateError(SpikewatchError):
+    """The state database cannot be opened, read or written."""
+
+
+class ChannelError(SpikewatchError):
+    """A peer on the trainer channel sent something we refuse."""

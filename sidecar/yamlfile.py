@@ -1,0 +1,151 @@
+"""YAML that remembers where everything stood, so that every complaint can say file:line:column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from sidecar.errors import ConfigError, Problem
+
+Path_ = tuple[str | int, ...]
+_M = TypeVar("_M", bound=BaseModel)
+
+MAX_BYTES = 4 << 20  # a rule file of 4 MiB is a mistake; aliases are refused, so size bounds the work
+
+
+class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+    """Only used for resolving and constructing scalars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A position, counted from 1."""
+
+    line: int
+    column: int
+
+
+class Document:
+    """The first YAML document of a file: plain values and, for each path, where its key and value stood."""
+
+    def __init__(self, file: str, text: str) -> None:
+        """Raises ConfigError for bad YAML, duplicate keys, aliases, or anything that is no mapping/sequence/scalar."""
+        self.file = file
+        self._values: dict[Path_, Mark] = {}
+        self._keys: dict[Path_, Mark] = {}
+        self._problems: list[Problem] = []
+        if len(text) > MAX_BYTES:
+            raise ConfigError([Problem(file, 0, 0, f"larger than {MAX_BYTES >> 20} MiB")])
+        loader = _Loader(text)
+        try:
+            if loader.check_node():
+                self.node = loader.get_node()
+            else:
+                self.node = None
+            self.value: Any = None if self.node is None else self._build(loader, self.node, ())
+        except yaml.MarkedYAMLError as e:
+            mark = e.problem_mark or e.context_mark
+            line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+            raise ConfigError([Problem(file, line, column, f"not valid YAML: {e.problem}")]) from None
+        except yaml.YAMLError as e:
+            raise ConfigError([Problem(file, 0, 0, f"not valid YAML: {e}")]) from None
+        except RecursionError:
+            raise ConfigError([Problem(file, 0, 0, "nested too deeply")]) from None
+        finally:
+            loader.dispose()
+        if self._problems:
+            raise ConfigError(self._problems)
+
+    @classmethod
+    def read(cls, path: Path) -> Document:
+        """Raises ConfigError when the file cannot be read."""
+        try:
+            return cls(str(path), path.read_text(encoding="utf-8"))
+        except OSError as e:
+            raise ConfigError([Problem(str(path), 0, 0, f"cannot be read: {e.strerror}")]) from None
+        except UnicodeDecodeError as e:
+            raise ConfigError([Problem(str(path), 0, 0, f"not UTF-8 at byte {e.start}")]) from None
+
+    def _build(self, loader: Any, node: yaml.Node, path: Path_) -> Any:
+        self._values.setdefault(path, Mark(node.start_mark.line + 1, node.start_mark.column + 1))
+        if isinstance(node, yaml.SequenceNode):
+            return [self._build(loader, child, (*path, i)) for i, child in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            out: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                mark = Mark(key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+                if not isinstance(key_node, yaml.ScalarNode):
+                    self._problems.append(self._problem(mark, "a key must be plain text"))
+                    continue
+                key = key_node.value
+                if key in out:
+                    self._problems.append(self._problem(mark, f"key {key!r} is given twice"))
+                self._keys[(*path, key)] = mark
+                out[key] = self._build(loader, value_node, (*path, key))
+            return out
+        try:
+            return loader.construct_object(node)
+        except (ValueError, yaml.YAMLError):
+            return node.value
+
+    def _problem(self, mark: Mark, message: str) -> Problem:
+        return Problem(self.file, mark.line, mark.column, message)
+
+    def at(self, path: Iterable[str | int]) -> Mark:
+        """Where the value at `path` starts; the nearest enclosing one where `path` itself does not exist."""
+        p = tuple(path)
+        while p and p not in self._values:
+            p = p[:-1]
+        return self._values.get(p, Mark(1, 1))
+
+    def key_at(self, path: Iterable[str | int]) -> Mark:
+        """Where the key of `path` starts; falls back to `at`."""
+        p = tuple(path)
+        return self._keys.get(p) or self.at(p)
+
+    def problem(self, path: Iterable[str | int], message: str, *, key: bool = False, level: str = "error") -> Problem:
+        """A Problem at the value (or, with `key`, at the key) of `path`."""
+        mark = self.key_at(path) if key else self.at(path)
+        return Problem(self.file, mark.line, mark.column, message, "warning" if level == "warning" else "error")
+
+    def raw(self, path: Iterable[str | int]) -> str | None:
+        """The scalar at `path` exactly as written, before YAML types apply; None if it is no scalar."""
+        node: Any = self.node
+        for step in path:
+            if isinstance(node, yaml.MappingNode):
+                node = next((v for k, v in node.value if k.value == step), None)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                node = node.value[step]
+            else:
+                return None
+        return node.value if isinstance(node, yaml.ScalarNode) else None
+
+    def validate(self, model: type[_M], path: Path_ = ()) -> _M:
+        """The value at `path` as a pydantic model. Raises ConfigError with every finding, located."""
+        value: Any = self.value
+        for step in path:
+            value = value[step]
+        try:
+            return model.model_validate({} if value is None else value)
+        except ValidationError as e:
+            raise ConfigError(self.located(e, path)) from None
+
+    def located(self, error: ValidationError, path: Path_ = ()) -> list[Problem]:
+        """pydantic's findings as Problems of this file."""
+        found = []
+        for item in error.errors(include_url=False):
+            loc = (*path, *item["loc"])
+            unknown = item["type"] == "extra_forbidden"
+            name = ".".join(str(p) for p in loc) or "document"
+            message = f"unknown key {loc[-1]!r}" if unknown else f"{name}: {_plain(item['msg'])}"
+            found.append(self.problem(loc, message, key=unknown or item["type"] == "missing"))
+        return found
+
+
+def _plain(message: str) -> str:
+    return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
