@@ -100,6 +100,21 @@ class AlertEvent:
     restored: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One alert as it is posted to an Alertmanager: times are wall milliseconds, label values are never empty.
+
+    `labels` already holds the external labels. A resolved alert ends at the moment it resolved; one that fires
+    ends a few resend intervals ahead, so that an Alertmanager which hears no more lets it go by itself.
+    """
+
+    labels: Labels
+    annotations: tuple[tuple[str, str], ...]
+    starts_at_ms: int
+    ends_at_ms: int
+    generator_url: str
+
+
 # --- remediation ----------------------------------------------------------------------------------------------------
 
 
