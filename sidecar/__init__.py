@@ -1,1 +1,3 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""The sidecar process: measures, evaluates alert rules, notifies, and tries remediations that prove themselves."""
+
+__version__ = "0.1.0"

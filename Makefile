@@ -1,0 +1,45 @@
+# Every target works on a fresh clone and prints what it runs.
+PYTHON ?= python3
+BIN := .venv/bin
+SHELL := /bin/bash
+
+.PHONY: setup demo test check bench proof clean
+
+setup: .venv/.dev
+
+# The development environment: everything that test, check and bench need. An old pip resolves for minutes.
+.venv/.dev: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@ .venv/.demo
+
+# The demo needs less: the sidecar and torch.
+.venv/.demo: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+demo: .venv/.demo
+	$(BIN)/spikewatch demo $(ARGS)
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -m 'not proof' $(ARGS)
+
+check: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/spikewatch check rules/*.rules.yaml rules/responses.yaml
+	$(BIN)/spikewatch test rules/*.test.yaml
+
+bench: .venv/.dev
+	$(BIN)/python -m bench
+
+proof: .venv/.dev
+	$(BIN)/python -m pytest -m proof --timeout 3600 $(ARGS)
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,180 @@
+"""What the user sets: one YAML file, overlaid by the environment (`SPIKEWATCH_HTTP__LISTEN=…`).
+
+Everything here is documented in docs/configuration.md; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from sidecar import durations
+from sidecar.errors import ConfigError, Problem
+from sidecar.yamlfile import Document
+
+SHIPPED = "shipped:"
+"""Prefix of a glob that names files shipped with spikewatch, e.g. `shipped:*.rules.yaml`."""
+
+_ENV = "SPIKEWATCH_"
+_NOT_SETTINGS = frozenset({"SPIKEWATCH_SOCKET", "SPIKEWATCH_DISABLE", "SPIKEWATCH_PEERS", "SPIKEWATCH_CORPUS"})
+
+
+def _milliseconds(value: object) -> object:
+    if isinstance(value, str) or (value == 0 and not isinstance(value, bool)):
+        return durations.parse(str(value))
+    if isinstance(value, int | float):
+        raise ValueError(f"write a duration with its unit, like {value}s")
+    return value
+
+
+Duration = Annotated[int, BeforeValidator(_milliseconds)]
+"""A Prometheus duration in the file, milliseconds in the program."""
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Listen(_Closed):
+    """A listener's address, `host:port`."""
+
+    listen: str
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"not an address: {value!r} (write host:port, like 127.0.0.1:9478)")
+        return value
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+class Http(Listen):
+    """The full listener: API, page, reload. Keep it on loopback."""
+
+    listen: str = "127.0.0.1:9478"
+    token_file: Path | None = None
+
+
+class Metrics(Listen):
+    """The listener Prometheus scrapes: /metrics and health only."""
+
+    listen: str = "0.0.0.0:9479"
+
+
+class Alertmanager(_Closed):
+    """One Alertmanager; every one of them gets every alert."""
+
+    url: str
+    basic_auth: Mapping[str, str] | None = None
+    bearer_token_file: Path | None = None
+    tls: Mapping[str, str | bool] | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(f"not an http(s) URL: {value!r}")
+        return value.rstrip("/")
+
+
+class StoreSettings(_Closed):
+    """Bounds of the in-memory store."""
+
+    max_series: int = Field(50_000, ge=100)
+    max_series_per_metric: int = Field(10_000, ge=10)
+    min_keep: Duration = Field(900_000, ge=60_000)
+
+
+class Settings(_Closed):
+    """spikewatch.yaml. Paths and globs are relative to the file's folder."""
+
+    state_dir: Path = Path("/var/lib/spikewatch")
+    run_dir: Path = Path("/run/spikewatch")
+    rules: tuple[str, ...] = (SHIPPED + "*.rules.yaml",)
+    responses: tuple[str, ...] = (SHIPPED + "responses.yaml",)
+    caps: Path | None = None
+    overrides: Path | None = None
+    external_labels: Mapping[str, str] = Field(default_factory=dict)
+    evaluation_interval: Duration = Field(1_000, ge=50)
+    http: Http = Field(default_factory=Http)
+    metrics: Metrics | None = Field(default_factory=Metrics)
+    alertmanagers: tuple[Alertmanager, ...] = ()
+    resend_delay: Duration = Field(60_000, ge=1_000)
+    external_url: str = ""
+    collectors: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    usd_per_gpu_hour: float | None = Field(None, ge=0)
+    gpus: int | None = Field(None, ge=0)
+
+    @field_validator("rules", "responses", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
+class Loaded:
+    """Settings with where they came from: positions for later complaints, the folder, and a hash of the content."""
+
+    def __init__(self, settings: Settings, document: Document, folder: Path) -> None:
+        self.settings, self.document, self.folder = settings, document, folder
+        content = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
+        self.hash = hashlib.sha256(content.encode()).hexdigest()[:16]
+
+    def path(self, value: Path | str) -> Path:
+        """A path of the file, made absolute."""
+        return self.folder / Path(value).expanduser()
+
+
+def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Loaded:
+    """Reads file (None: defaults only) and environment. Raises ConfigError listing every problem of both."""
+    document = Document("(defaults)", "") if path is None else Document.read(path)
+    folder = Path.cwd() if path is None else path.resolve().parent
+    if document.value is not None and not isinstance(document.value, dict):
+        raise ConfigError([document.problem((), "the configuration must be a mapping of settings")])
+    value: dict[str, Any] = dict(document.value or {})
+    origin: dict[tuple[str, ...], str] = {}
+    problems: list[Problem] = []
+    for name, text in sorted((os.environ if environ is None else environ).items()):
+        if name.startswith(_ENV) and name not in _NOT_SETTINGS:
+            _overlay(value, origin, problems, name, text)
+    try:
+        settings = Settings.model_validate(value)
+    except ValidationError as e:
+        for item, located in zip(e.errors(include_url=False), document.located(e), strict=True):
+            loc = tuple(str(p) for p in item["loc"])
+            source = next((origin[loc[:n]] for n in range(len(loc), 0, -1) if loc[:n] in origin), None)
+            problems.append(Problem(f"environment {source}", 0, 0, located.message) if source else located)
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(settings, document, folder)
+
+
+def _overlay(
+    value: dict[str, Any], origin: dict[tuple[str, ...], str], problems: list[Problem], name: str, text: str
+) -> None:
+    path = tuple(part.lower() for part in name.removeprefix(_ENV).split("__"))
+    try:
+        parsed = yaml.safe_load(text)
+    except yaml.YAMLError:
+        problems.append(Problem(f"environment {name}", 0, 0, "not a YAML value"))
+        return
+    target = value
+    for part in path[:-1]:
+        inner = target.get(part)
+        target[part] = dict(inner) if isinstance(inner, dict) else {}
+        target = target[part]
+    target[path[-1]] = parsed
+    origin[path] = name
