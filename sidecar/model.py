@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, Literal
 
 Labels = tuple[tuple[str, str], ...]
 """A label set: (name, value) pairs sorted by name, without empty values. The metric name is `__name__` where present."""
@@ -35,6 +35,18 @@ class Sample:
     metric: str
     labels: Labels
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """A catalogue entry: what a metric means. Counters end in `_total`; `unit` is the base unit in the name."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str  # "seconds", "bytes", "ratio" … or "" for a plain number
+    help: str
+    labels: tuple[str, ...] = ()
+    source: str = ""  # where the number comes from: a file, a call, a log line
 
 
 class Availability(Enum):
