@@ -28,7 +28,7 @@ def parse(text: str) -> int:
     if match is None:
         raise ValueError(f"not a valid duration: {text!r} (write it like 30s, 5m or 1h30m)")
     total = sum(int(n) * _UNITS[unit] for unit, n in match.groupdict().items() if n)
-    if total >= _LIMIT_MS:
+    if total > _LIMIT_MS:
         raise ValueError(f"duration out of range: {text!r}")
     return total
 
@@ -40,7 +40,15 @@ def text(ms: int) -> str:
     sign, ms = ("-", -ms) if ms < 0 else ("", ms)
     out = []
     # years and weeks only where they come out even, as Prometheus prints them
-    for unit, exact in (("y", True), ("w", True), ("d", False), ("h", False), ("m", False), ("s", False), ("ms", False)):
+    for unit, exact in (
+        ("y", True),
+        ("w", True),
+        ("d", False),
+        ("h", False),
+        ("m", False),
+        ("s", False),
+        ("ms", False),
+    ):
         size = _UNITS[unit]
         if exact and ms % size:
             continue

@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 from typing import Any, Literal
 
 Labels = tuple[tuple[str, str], ...]
-"""A label set: (name, value) pairs sorted by name, without empty values. The metric name is `__name__` where present."""
+"""(name, value) pairs sorted by name, without empty values. The metric name is `__name__` where present."""
 
 STALE: float = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 """Prometheus's staleness marker, recognised by its bit pattern: the series has ended."""

@@ -15,7 +15,8 @@ from sidecar.errors import ConfigError, Problem
 Path_ = tuple[str | int, ...]
 _M = TypeVar("_M", bound=BaseModel)
 
-MAX_BYTES = 4 << 20  # a rule file of 4 MiB is a mistake; aliases are refused, so size bounds the work
+MAX_BYTES = 4 << 20  # a rule file of 4 MiB is a mistake
+MAX_NODES = 1_000_000  # aliases multiply: without a bound, a few lines can describe billions of values
 
 
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
@@ -39,6 +40,8 @@ class Document:
         self._values: dict[Path_, Mark] = {}
         self._keys: dict[Path_, Mark] = {}
         self._problems: list[Problem] = []
+        self._nodes = 0
+        self._open: set[int] = set()
         if len(text) > MAX_BYTES:
             raise ConfigError([Problem(file, 0, 0, f"larger than {MAX_BYTES >> 20} MiB")])
         loader = _Loader(text)
@@ -72,6 +75,18 @@ class Document:
             raise ConfigError([Problem(str(path), 0, 0, f"not UTF-8 at byte {e.start}")]) from None
 
     def _build(self, loader: Any, node: yaml.Node, path: Path_) -> Any:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise yaml.MarkedYAMLError(problem="more values than make sense", problem_mark=node.start_mark)
+        if id(node) in self._open:
+            raise yaml.MarkedYAMLError(problem="an alias that contains itself", problem_mark=node.start_mark)
+        self._open.add(id(node))
+        try:
+            return self._construct(loader, node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _construct(self, loader: Any, node: yaml.Node, path: Path_) -> Any:
         self._values.setdefault(path, Mark(node.start_mark.line + 1, node.start_mark.column + 1))
         if isinstance(node, yaml.SequenceNode):
             return [self._build(loader, child, (*path, i)) for i, child in enumerate(node.value)]
