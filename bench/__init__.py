@@ -1,0 +1,1 @@
+"""Paired benchmarks: ours and a peer in one run, as ratios."""
