@@ -3,6 +3,7 @@
 SpikewatchError
 ├── ConfigError        a file the user wrote is wrong; carries every problem found, not only the first
 ├── QueryError         an expression cannot be parsed or evaluated
+├── TemplateError      an annotation or label template cannot be parsed or expanded
 ├── PluginError        a plugin is missing, a duplicate, or breaks its contract
 ├── CollectError       a collector could not take its sample
 ├── StateError         the state database cannot be used
@@ -47,6 +48,14 @@ class QueryError(SpikewatchError):
 
     def __init__(self, message: str, expr: str = "", offset: int = -1) -> None:
         self.expr, self.offset = expr, offset
+        super().__init__(message)
+
+
+class TemplateError(SpikewatchError):
+    """A template was refused or could not be expanded. `offset` counts characters from 0 where known, else -1."""
+
+    def __init__(self, message: str, offset: int = -1) -> None:
+        self.offset = offset
         super().__init__(message)
 
 
