@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
-from sidecar.model import Alert, Change, Knob, Order, Outcome, Sample, Skip, Status, TrainerIdentity
+from sidecar.model import Alert, Change, Knob, MetricInfo, Order, Outcome, Sample, Skip, Status, TrainerIdentity
+from sidecar.settings import Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,25 @@ class Sink(Protocol):
         ...
 
 
+class CollectorSettings(BaseModel):
+    """What every collector can be told under `collectors: {NAME: …}`; one that has more to set subclasses it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = True
+    interval: Duration = 1_000  # from one sample to the next
+    deadline: Duration = 5_000  # a sample that takes longer marks the collector down
+
+
 @runtime_checkable
 class Collector(Protocol):
-    """A passive reader. `sample` may block: the runner calls it in a thread, under a deadline."""
+    """A passive reader, made as `cls(settings)`. Its methods may block: the runner calls them in one thread of
+    the collector's own, under a deadline.
+    """
 
     name: ClassVar[str]
+    settings: ClassVar[type[CollectorSettings]]  # closed schema of its section in the configuration
+    metrics: ClassVar[tuple[MetricInfo, ...]]  # everything it may emit
 
     def probe(self) -> Status:
         """What can be seen from here, and why not more."""
@@ -43,6 +58,10 @@ class Collector(Protocol):
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
         """Everything seen now. Raises CollectError when nothing can be said."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of files and children. Called once, last."""
         ...
 
 
