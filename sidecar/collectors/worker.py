@@ -1,0 +1,95 @@
+"""One collector's thread: it does the waiting, so that nobody else has to."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from sidecar.errors import CollectError
+from sidecar.hooks import Collector
+from sidecar.model import Availability, Sample, Status
+
+_log = logging.getLogger(__name__)
+_SEEING = frozenset({Availability.AVAILABLE, Availability.DEGRADED})
+
+
+@dataclass(slots=True)
+class Job:
+    """One visit: its thread fills in the outcome and sets `done` last; until then only the thread may touch it."""
+
+    t_ms: int
+    probe: bool  # ask the collector what it can see before sampling
+    status: Status | None = None  # the answer, where asked
+    samples: list[Sample] = field(default_factory=list)
+    error: CollectError | None = None
+    seconds: float = 0.0
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Worker:
+    """Runs jobs one at a time. A daemon thread: one that hangs in the kernel must not keep the process from ending."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        *,
+        max_samples: int = 10_000,
+        on_done: Callable[[], None] | None = None,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`on_done` is called in the thread after each job and must not raise; `timer` measures it, in seconds."""
+        self._collector = collector
+        self._max_samples = max_samples
+        self._on_done = on_done
+        self._timer = timer
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name=f"collector-{collector.name}", daemon=True)
+        self._thread.start()
+
+    def start(self, job: Job) -> None:
+        """Hands a job over. Only one may be under way."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Asks the thread to close the collector and end, once it is free."""
+        self._jobs.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended within `timeout_s`."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            started = self._timer()
+            try:
+                self._visit(job)
+            except CollectError as e:
+                job.error = e
+            # The one boundary around foreign code: the runner counts it, shows it and backs off.
+            except (Exception, SystemExit) as e:  # noqa: BLE001
+                job.error = CollectError(self._collector.name, "exception", f"{type(e).__name__}: {e}")
+            job.seconds = self._timer() - started
+            job.done.set()
+            if self._on_done is not None:
+                self._on_done()
+        try:
+            self._collector.close()
+        except Exception as e:  # noqa: BLE001 - the last act of foreign code
+            _log.warning("collector %s could not be closed: %s: %s", self._collector.name, type(e).__name__, e)
+
+    def _visit(self, job: Job) -> None:
+        if job.probe:
+            job.status = self._collector.probe()
+            if job.status.state not in _SEEING:
+                return
+        # a generator is exhausted here, in the thread, and an endless one is cut off
+        job.samples = list(islice(self._collector.sample(job.t_ms), self._max_samples + 1))
+        if len(job.samples) > self._max_samples:
+            job.samples = []
+            raise CollectError(self._collector.name, "too_many_samples", f"more than {self._max_samples} samples")
