@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from sidecar.model import Alert, Change, Knob, MetricInfo, Order, Outcome, Sample, Skip, Status, TrainerIdentity
 from sidecar.settings import Duration
@@ -38,8 +38,8 @@ class CollectorSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = True
-    interval: Duration = 1_000  # from one sample to the next
-    deadline: Duration = 5_000  # a sample that takes longer marks the collector down
+    interval: Duration = Field(1_000, ge=50)  # from one sample to the next
+    deadline: Duration = Field(5_000, ge=50)  # a sample that takes longer marks the collector down
 
 
 @runtime_checkable

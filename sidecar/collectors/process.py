@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import Field
+
 from sidecar.collectors.procfs import Process, boot_time, count_fds, pids, read_process, self_pid, voluntary_switches
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings
@@ -29,9 +31,9 @@ def _info(name: str, kind: str, unit: str, text: str, labels: tuple[str, ...], s
 class ProcessSettings(CollectorSettings):
     """`collectors: {process: …}`."""
 
-    interval: Duration = 5_000
+    interval: Duration = Field(5_000, ge=50)
     proc_root: Path = Path("/proc")
-    max_commands: int = 32  # label values for each role; the rest is summed as "other"
+    max_commands: int = Field(32, ge=1, le=1000)  # label values for each role; the rest is summed as "other"
 
 
 @dataclass(slots=True)

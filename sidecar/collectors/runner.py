@@ -189,7 +189,8 @@ class _Desk:
         before, self._status = self._status, Status(status.state, _machine_readable(status.reason))
         if self._status != before and (before is not None or status.state is not Availability.AVAILABLE):
             level = logging.INFO if status.state is Availability.AVAILABLE else logging.WARNING
-            _log.log(level, "collector %s is %s%s", self.name, status.state.value, f": {why or status.reason}")
+            reason = why or status.reason
+            _log.log(level, "collector %s is %s%s", self.name, status.state.value, reason and f": {reason}")
 
     def samples(self) -> Iterable[Sample]:
         labels = (("collector", self.name),)
