@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from sidecar import durations
 from sidecar.errors import ConfigError, Problem
@@ -74,13 +83,49 @@ class Metrics(Listen):
     listen: str = "0.0.0.0:9479"
 
 
+class BasicAuth(_Closed):
+    """User and password of an HTTP server; the password here or, better, in a file of its own."""
+
+    username: str
+    password: SecretStr | None = None
+    password_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _one_password(self) -> BasicAuth:
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("give password or password_file, not both")
+        return self
+
+
+class Tls(_Closed):
+    """How to trust, and be trusted by, an https server. Without `ca_file` the system's authorities are trusted."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    server_name: str | None = None
+    insecure_skip_verify: bool = False
+
+    @model_validator(mode="after")
+    def _pair(self) -> Tls:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together")
+        return self
+
+
 class Alertmanager(_Closed):
     """One Alertmanager; every one of them gets every alert."""
 
     url: str
-    basic_auth: Mapping[str, str] | None = None
+    basic_auth: BasicAuth | None = None
     bearer_token_file: Path | None = None
-    tls: Mapping[str, str | bool] | None = None
+    tls: Tls | None = None
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Alertmanager:
+        if self.basic_auth is not None and self.bearer_token_file is not None:
+            raise ValueError("give basic_auth or bearer_token_file, not both")
+        return self
 
     @field_validator("url")
     @classmethod
