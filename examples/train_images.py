@@ -4,15 +4,15 @@
 Run it alone (the first command serves a generated data set and prints its address):
 
     python -m sidecar.cli.demo.store --listen 127.0.0.1:9000
-    python examples/train_images.py --url http://127.0.0.1:9000 --log /tmp/train --epochs 1
+    python examples/train_images.py --url http://127.0.0.1:9000 --output /tmp/train --epochs 1
 
 or on two ranks:
 
-    torchrun --standalone --nproc-per-node 2 examples/train_images.py --url http://127.0.0.1:9000 --log /tmp/train
+    torchrun --standalone --nproc-per-node 2 examples/train_images.py --url http://127.0.0.1:9000 --output /tmp/train
 
-It needs PyTorch and nothing else. Without the lines marked `spikewatch` it trains the same: same weights, same order of
-samples. It writes its own log, `LOG/rank<N>.jsonl`, one JSON object a line: `start` (how the run was set up), `epoch`
-(the order of samples the sampler laid down for this rank), `step` (end time, seconds of the step, seconds of it spent
+It needs PyTorch and nothing else. Without the lines marked `spikewatch` it trains the same: same weights, same order
+of samples. It writes its own log, `OUTPUT/rank<N>.jsonl`, one JSON object a line: `start` (how the run was set up),
+`epoch` (the order the sampler laid down for this rank), `step` (end time, seconds of the step, seconds of it spent
 waiting for data, the samples consumed, loss) and `end`. Speed and lost or repeated samples are read from that log.
 """
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -161,11 +162,14 @@ def train(args: argparse.Namespace) -> None:
 
     dataset = ObjectStoreImages(args.url)
     sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, shuffle=True, seed=args.seed)
-    # fork: a worker holds nothing but a socket, and is ready in milliseconds instead of importing torch again
-    with_workers = {"prefetch_factor": args.prefetch, "multiprocessing_context": "fork"} if args.workers else {}
     core = OneCore() if args.pin_workers else None
     loader = DataLoader(
-        dataset, args.batch_size, sampler=sampler, num_workers=args.workers, worker_init_fn=core, **with_workers
+        dataset,
+        args.batch_size,
+        sampler=sampler,
+        num_workers=args.workers,
+        prefetch_factor=args.prefetch if args.workers else None,
+        worker_init_fn=core,
     )
     if core:
         core.leave()
@@ -175,8 +179,8 @@ def train(args: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     run = spikewatch.attach(model=model, optimizer=optimizer, loader=loader)  # spikewatch
 
-    args.log.mkdir(parents=True, exist_ok=True)
-    with (args.log / f"rank{rank}.jsonl").open("w", buffering=1, encoding="utf-8") as log:
+    args.output.mkdir(parents=True, exist_ok=True)
+    with (args.output / f"rank{rank}.jsonl").open("w", buffering=1, encoding="utf-8") as log:
 
         def write(event: str, **values: object) -> None:
             log.write(json.dumps({"event": event, "t": time.time(), "rank": rank, **values}) + "\n")
@@ -213,7 +217,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a small CNN on images of an HTTP object store.")
     parser.add_argument("--url", required=True, help="the object store, e.g. http://127.0.0.1:9000")
-    parser.add_argument("--log", type=Path, required=True, help="directory for rank<N>.jsonl")
+    parser.add_argument("--output", type=Path, required=True, help="directory for rank<N>.jsonl")
     parser.add_argument("--workers", type=int, default=2, help="loader worker processes per rank")
     parser.add_argument("--prefetch", type=int, default=2, help="batches each worker prepares ahead")
     parser.add_argument("--batch-size", type=int, default=8, help="images per step and rank")
@@ -228,4 +232,6 @@ def arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # A loader worker holds nothing but a socket: forked, it is ready in milliseconds instead of importing torch again.
+    multiprocessing.set_start_method("fork")
     train(arguments())
