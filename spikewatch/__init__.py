@@ -1,1 +1,9 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""The client that runs in the trainer: `run = spikewatch.attach(model=…, optimizer=…, loader=…)`, `run.step(loss)`.
+
+Standard library only; torch is looked at where the trainer has loaded it, never imported first.
+"""
+
+from spikewatch.attaching import attach
+from spikewatch.run import Run
+
+__all__ = ["Run", "attach"]

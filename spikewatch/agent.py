@@ -1,0 +1,231 @@
+"""The client's own thread: keeps the connection, answers orders, watches leases, publishes what is in progress."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from spikewatch import protocol
+from spikewatch.changes import Ledger
+from spikewatch.identity import identify
+from spikewatch.knobs import KnobSet
+from spikewatch.layout import FIELDS
+from spikewatch.meter import Meter
+from spikewatch.refusal import Refused
+from spikewatch.ring import RingWriter
+
+log = logging.getLogger("spikewatch")
+
+PERIOD = 0.15  # seconds between two live records: 6.7 a second
+FIRST_RETRY, LAST_RETRY = 0.5, 5.0  # seconds; the longest must let a restarted sidecar back well inside a 30 s lease
+HELLO_TIMEOUT = 5.0  # seconds a sidecar may take to say welcome
+MAX_IN_A_ROW = 32  # packets read before the other duties get their turn
+
+_STEP_SECONDS = FIELDS.index("step_seconds_total")
+_DATA_WAIT = FIELDS.index("data_wait_seconds_total")
+
+
+class Agent:
+    """Runs in a daemon thread. Every error ends in a counter and a new connection, never in the trainer."""
+
+    def __init__(
+        self, path: str, job: str | None, run_id: str, meter: Meter, ring: RingWriter, ledger: Ledger, knobs: KnobSet
+    ) -> None:
+        self.path = path
+        self.connected = False
+        self._job = job
+        self._run_id = run_id
+        self._meter = meter
+        self._ring = ring
+        self._ledger = ledger
+        self._knobs = knobs
+        self._socket: socket.socket | None = None
+        self._welcomed = False
+        self._hello_by = 0.0
+        self._retry, self._try_at = FIRST_RETRY, 0.0
+        self._said: Any = None  # the knobs as last told
+        self._live = [0.0, 0.0]  # largest step and wait seconds published
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spikewatch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """Publishes the last totals, says goodbye by closing, and ends the thread."""
+        self._stop.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            stopping = self._stop.is_set()
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001  the trainer must not see our mistakes
+                self._meter.errors += 1
+                self._drop(f"{type(error).__name__}: {error}")
+            if stopping:
+                self._drop("")
+                return
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        self._publish()
+        self._ledger.expire()
+        if self._socket is None:
+            if now >= self._try_at:
+                self._connect(now)
+            if self._socket is None:
+                self._stop.wait(PERIOD)
+                return
+        if not self._welcomed and now > self._hello_by:
+            raise TimeoutError("no welcome")
+        if self._welcomed:
+            self._tell_news()
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        if poll.poll(0 if self._stop.is_set() else PERIOD * 1000):
+            self._read()
+
+    def _publish(self) -> None:
+        now = self._meter.now()  # before the record is made, see `meter.elapsed`
+        record = list(self._meter.record(now))
+        for place, field in enumerate((_STEP_SECONDS, _DATA_WAIT)):
+            self._live[place] = record[field] = max(record[field], self._live[place])
+        self._ring.write_live(record)
+
+    # --- connection -------------------------------------------------------------------------------------------------
+
+    def _connect(self, now: float) -> None:
+        self._try_at = now + self._retry
+        self._retry = min(self._retry * 2, LAST_RETRY)
+        trusted = {0, os.getuid()}
+        connection = None
+        try:
+            if os.stat(self.path).st_uid not in trusted:
+                return  # somebody else's socket: not a word, and no descriptor
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            connection.setblocking(False)
+            connection.connect(self.path)
+            _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid not in trusted:
+                connection.close()
+                return
+            socket.send_fds(connection, [protocol.encode(self._hello())], [self._ring.fd])
+        except OSError:  # nobody there, or no longer: the usual case without a sidecar
+            if connection is not None:
+                connection.close()
+            return
+        self._socket, self._welcomed, self._hello_by = connection, False, now + HELLO_TIMEOUT
+
+    def _hello(self) -> dict[str, Any]:
+        me = identify(self._job)
+        self._ledger.news.clear()  # the hello tells all of it
+        return {
+            "type": "hello",
+            "protocol": protocol.VERSION,
+            "protocol_min": protocol.OLDEST,
+            "job": me.job,
+            "run_id": self._run_id,
+            "rank": me.rank,
+            "local_rank": me.local_rank,
+            "world": me.world,
+            "epoch": me.epoch,
+            "framework": me.framework,
+            "backend": me.backend,
+            **self._state(),
+        }
+
+    def _state(self) -> dict[str, Any]:
+        self._said = (knobs, unavailable) = self._knobs.describe(), self._knobs.unavailable()
+        return {
+            "step": self._meter.steps,
+            "knobs": knobs,
+            "unavailable": unavailable,
+            "changes": self._ledger.reports(),
+        }
+
+    def _drop(self, reason: str) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            log.debug("the sidecar's connection ended: %s", reason)
+        self._socket, self._welcomed, self.connected = None, False, False
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        # A sidecar that does not read fills the socket: BlockingIOError then costs it the connection, not us time.
+        if self._socket is not None:
+            self._socket.send(protocol.encode(message))
+
+    def _tell_news(self) -> None:
+        while self._ledger.news:
+            self._send_change(self._ledger.news.popleft(), answer=False)
+        if (self._knobs.describe(), self._knobs.unavailable()) != self._said:
+            self._send({"type": "state", **self._state()})
+
+    def _send_change(self, change_id: str, answer: bool) -> None:
+        report = self._ledger.report(change_id)
+        if report is not None:
+            self._send({"type": "change", "change": report, "knobs": dict(self._knobs.values()), "answer": answer})
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        for _ in range(MAX_IN_A_ROW):
+            if self._socket is None:
+                return
+            try:
+                data, _, flags, _ = self._socket.recvmsg(protocol.MAX_PACKET)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._drop(str(error))
+                return
+            if not data:
+                self._drop("closed by the sidecar")
+                return
+            try:
+                if flags & socket.MSG_TRUNC:
+                    raise protocol.Malformed("larger than a packet may be")
+                message = protocol.decode(data)
+            except protocol.Malformed as error:
+                self._send(protocol.nack("bad_message", str(error)))
+                continue
+            self._handle(message)
+
+    def _handle(self, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
+        if not self._welcomed:
+            if kind == "welcome" and protocol.OLDEST <= message["protocol"] <= protocol.VERSION:
+                self._welcomed = self.connected = True
+                self._retry = FIRST_RETRY
+            else:
+                self._drop(f"refused: {message.get('reason', kind)} {message.get('detail', '')}")
+                self._retry = LAST_RETRY
+            return
+        if kind == "get":
+            self._send({"type": "state", **self._state()})
+            return
+        if kind not in ("set", "renew", "keep", "revert"):
+            self._send(protocol.nack("bad_message", f"{kind} is not for a trainer"))
+            return
+        change_id = message["change_id"]
+        try:
+            if kind == "set":
+                self._ledger.set(change_id, message["values"], message["expect"], message["lease_ms"])
+            elif kind == "renew":
+                self._ledger.renew(change_id, message["lease_ms"])
+            elif kind == "keep":
+                self._ledger.keep(change_id)
+            else:
+                self._ledger.revert(change_id)
+        except Refused as refusal:
+            self._send(protocol.nack(refusal.reason, refusal.detail, change_id))
+        self._send_change(change_id, answer=True)

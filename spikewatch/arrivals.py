@@ -1,0 +1,46 @@
+"""Prefetch hits: was the batch already there when the loop asked for it?
+
+A request is a hit when the batch lay in this process, or was the next thing in the queue of finished batches, at the
+moment of asking. Behind another batch that overtook it, or still being made, is a miss. Only loaders with workers
+prefetch.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import Any
+
+
+class Arrivals:
+    """Watches one worker iterator of torch. `None` results mean: cannot be told with this torch."""
+
+    __slots__ = ("_iterator", "_outstanding", "_poll", "_ready", "_sent")
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self._ready = False
+        self._outstanding = self._sent = 0
+        self._poll: select.poll | None = None
+        reader = getattr(getattr(iterator, "_data_queue", None), "_reader", None)
+        if reader is not None:  # a multiprocessing queue; the pinning thread's is a plain one
+            self._poll = select.poll()
+            self._poll.register(reader.fileno(), select.POLLIN)
+
+    def asked(self) -> None:
+        """Before the request."""
+        iterator = self._iterator
+        self._outstanding, self._sent = iterator._tasks_outstanding, iterator._send_idx
+        self._ready = bool(self._poll.poll(0)) if self._poll is not None else not iterator._data_queue.empty()
+
+    def given(self) -> bool:
+        """After the batch came: whether it was a hit."""
+        iterator = self._iterator
+        read = self._outstanding - iterator._tasks_outstanding + iterator._send_idx - self._sent
+        return read == 0 or (self._ready and read == 1)
+
+
+def watch(iterator: Any) -> Arrivals | None:
+    """None for an iterator that does not prefetch, or whose insides this torch names otherwise."""
+    if all(hasattr(iterator, name) for name in ("_tasks_outstanding", "_send_idx", "_data_queue")):
+        return Arrivals(iterator)
+    return None

@@ -1,0 +1,70 @@
+"""How large a batch is: tensor bytes and samples, looked up without touching the data."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+MAX_LEAVES = 256
+MAX_DEPTH = 6
+
+
+def measure(batch: Any) -> tuple[int | None, int | None]:
+    """(length of the tensors' first dimension, their bytes); None where it cannot be told.
+
+    The length is given only when every tensor agrees on it. Bytes are those of the tensors handed over, after
+    collation; a batch without tensors, or with more than 256 of them, is not measured.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None, None
+    leaves: list[Any] = []
+    if not _collect(batch, torch.Tensor, leaves, MAX_DEPTH) or not leaves:
+        return None, None
+    lengths = {len(tensor) for tensor in leaves if tensor.dim()}
+    return (lengths.pop() if len(lengths) == 1 else None), sum(tensor.nbytes for tensor in leaves)
+
+
+def _collect(item: Any, tensor: type, leaves: list[Any], depth: int) -> bool:
+    if isinstance(item, tensor):
+        leaves.append(item)
+        return len(leaves) <= MAX_LEAVES
+    if isinstance(item, dict):
+        item = list(item.values())
+    if isinstance(item, list | tuple):
+        if depth == 0 or len(item) > MAX_LEAVES:
+            return False
+        for child in item:
+            if isinstance(child, str | bytes | int | float):
+                continue
+            if not _collect(child, tensor, leaves, depth - 1):
+                return False
+    return True
+
+
+class BatchLengths:
+    """How many samples the n-th batch of a pass has, where torch's own BatchSampler makes them; else None."""
+
+    __slots__ = ("_full", "_rest", "_size")
+
+    def __init__(self, loader: Any) -> None:
+        self._size: int | None = None
+        data = sys.modules.get("torch.utils.data")
+        sampler: Any = getattr(loader, "batch_sampler", None)
+        if data is None or type(sampler) is not data.BatchSampler or not isinstance(sampler.batch_size, int):
+            return
+        try:
+            total = len(sampler.sampler)
+        except TypeError:
+            return
+        self._size = sampler.batch_size
+        self._full, self._rest = divmod(total, self._size)
+
+    def of(self, number: int, batch: Any) -> tuple[int | None, int | None]:
+        """(samples, bytes) of batch `number` of the pass, counted from 0."""
+        length, size = measure(batch)
+        if self._size is None:
+            return length, size
+        if number < self._full:
+            return self._size, size
+        return (self._rest if number == self._full else length), size

@@ -1,0 +1,80 @@
+"""The telemetry ring's bytes: one header page, one live slot, 1024 record slots. Both ends read this file.
+
+Every number is little-endian. A record's payload is one float64 a field, in the order of the header's field table,
+so that a reader finds a field by its name and an older reader skips what it does not know.
+"""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = b"SPKWRING"
+VERSION = 1
+
+HEADER_SIZE = 4096
+SLOT_SIZE = 256
+SLOTS = 1024  # records kept; a power of two
+SIZE = HEADER_SIZE + SLOTS * SLOT_SIZE
+
+HEAD_OFFSET = 64  # u64: number of the newest record, 0 before the first
+NAMES_OFFSET = 128  # the field table: names in ASCII, each ended by a zero byte
+LIVE_OFFSET = 2048  # the live slot, written by the client's thread while a step or a wait is in progress
+
+HEADER = struct.Struct("<8sIIIIII")  # magic, version, header size, slot size, slots, fields, crc32 of the field table
+SEQUENCE = struct.Struct("<Q")  # 2·k − 1 while record k is being written, 2·k when it is whole
+CHECKSUM = struct.Struct("<I")  # crc32 of the payload, begun with the record's number; last bytes of the slot
+PAYLOAD_OFFSET = SEQUENCE.size
+CHECKSUM_OFFSET = SLOT_SIZE - CHECKSUM.size
+MAX_FIELDS = (CHECKSUM_OFFSET - PAYLOAD_OFFSET) // 8
+
+FIELDS: tuple[str, ...] = (
+    "written_at",  # seconds of the trainer's monotonic clock
+    "steps_total",
+    "step_seconds_total",
+    "data_wait_seconds_total",
+    "prefetch_requests_total",
+    "prefetch_hits_total",
+    "samples_total",
+    "input_bytes_total",
+    "loss",
+    "grad_norm",
+    "loss_scale",
+    "overflows_total",
+    "consecutive_overflows",
+    "nonfinite_losses_total",
+    "batch_size",
+    "num_workers",
+    "prefetch_factor",
+    "phase",  # position in PHASES
+    "last_step_timestamp",  # seconds since 1970
+    "errors_total",
+    "epoch",
+)
+
+PHASES: tuple[str, ...] = ("startup", "compile", "train", "eval", "checkpoint")
+STARTUP, COMPILE, TRAIN, EVAL, CHECKPOINT = range(5)
+
+MISSING_BITS = 0x7FF8_0000_5350_4B57
+MISSING: float = struct.unpack("<d", struct.pack("<Q", MISSING_BITS))[0]
+"""Not known. A quiet NaN with its own bits: a loss that really is NaN stays one."""
+
+
+def is_missing(value: float) -> bool:
+    """Whether a field holds `MISSING`, told from every other NaN by its bits."""
+    return value != value and bits(value) == MISSING_BITS
+
+
+def bits(value: float) -> int:
+    """The 64 bits of a float."""
+    number: int = SEQUENCE.unpack(struct.pack("<d", value))[0]
+    return number
+
+
+def slot_offset(number: int) -> int:
+    """Where record `number` (from 1) lies."""
+    return HEADER_SIZE + (number & (SLOTS - 1)) * SLOT_SIZE
+
+
+def field_table(names: tuple[str, ...]) -> bytes:
+    """The names as they stand in the header."""
+    return b"".join(name.encode("ascii") + b"\0" for name in names)

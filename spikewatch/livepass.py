@@ -1,0 +1,124 @@
+"""A pass over an instrumented DataLoader: times every request, and can move to other settings on its way."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from spikewatch import arrivals, randomness
+from spikewatch.batches import BatchLengths
+from spikewatch.segments import Part
+
+if TYPE_CHECKING:
+    from spikewatch.tuner import Tuner
+
+
+class LivePass:
+    """What `iter(loader)` returns. Without a change it hands on what the loader's own iterator gives.
+
+    Holds the parts in the order their batches come in; nothing holds it but its user, so that leaving the loop
+    ends the workers as it does without us.
+    """
+
+    __slots__ = ("__weakref__", "_arrivals", "_lengths", "_parts", "_tuner", "given", "over", "thread")
+
+    def __init__(self, tuner: Tuner, part: Part, lengths: BatchLengths) -> None:
+        self._tuner = tuner
+        self._parts: deque[Part] = deque()
+        self._begin(part, lengths)
+
+    def _begin(self, part: Part, lengths: BatchLengths) -> None:
+        self._parts.clear()
+        self._parts.append(part)
+        self._arrivals = arrivals.watch(part.iterator)
+        self._lengths = lengths
+        self.given = 0  # batches handed over in this pass
+        self.over = False
+        self.thread: int | None = None  # who asks for batches
+
+    def __iter__(self) -> LivePass:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._parts[0].iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        # Frameworks look into torch's iterators (`_workers`, `_num_workers`): they see the one in use.
+        if name.startswith("__") or name in LivePass.__slots__:
+            raise AttributeError(name)
+        return getattr(self._parts[0].iterator, name)
+
+    def __next__(self) -> Any:
+        tuner = self._tuner
+        began = tuner.wait_begins()
+        self.thread = threading.get_ident()
+        try:
+            batch = self._fetch()
+        finally:
+            tuner.wait_ends(began)
+        tuner.received(self._lengths, self.given, batch)
+        self.given += 1
+        return batch
+
+    def _fetch(self) -> Any:
+        while True:
+            part = self._parts[0]
+            try:
+                return self._request(part)
+            except StopIteration:
+                if len(self._parts) == 1:
+                    self.over = True
+                    raise
+            self._parts.popleft()
+            part.end()
+            self._arrivals = arrivals.watch(self._parts[0].iterator)
+
+    def _request(self, part: Part) -> Any:
+        if part.private is not None:
+            with part.private:
+                return next(part.iterator)
+        if self._tuner.probe.wanted(self.given):
+            before = randomness.capture()
+            batch = next(part.iterator)
+            self._tuner.probe.looked(before)
+            return batch
+        watch = self._arrivals
+        if watch is None:
+            return next(part.iterator)
+        asked = self._tuner.guarded(watch.asked)
+        batch = next(part.iterator)
+        if asked:
+            self._tuner.arrived(watch)
+        return batch
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """The next pass with workers that live on; the DataLoader calls it."""
+        began = self._tuner.wait_begins()
+        try:
+            part = self._tuner.next_pass(loader, list(self._parts))
+        finally:
+            self._tuner.wait_ends(began)
+        self._begin(part, self._tuner.lengths(loader))
+
+    def settings(self) -> tuple[int, int]:
+        """(workers, prefetch factor) of the newest part."""
+        return self._parts[-1].workers, self._parts[-1].prefetch
+
+    def move(self, workers: int, prefetch: int) -> None:
+        """Continues this pass with other settings. Raises what the loader raises; the pass is then as it was."""
+        newest = self._parts[-1]
+        if (workers, prefetch if workers else newest.prefetch) == (newest.workers, newest.prefetch):
+            return
+        stream = newest.take_stream()
+        try:
+            if not stream.more():
+                return  # every batch of this pass is under way
+            stream.remember()
+            part = self._tuner.open_part(stream, workers, prefetch, int(newest.iterator._base_seed))
+        except BaseException:
+            stream.rewind()
+            newest.give_stream(stream)
+            raise
+        stream.forget()
+        self._parts.append(part)

@@ -1,0 +1,183 @@
+"""The handle a training script holds: `run.loader`, `run.step(…)`, `run.phase(…)`, `run.close()`."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import time
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from spikewatch import layout
+from spikewatch.agent import Agent
+from spikewatch.changes import Ledger
+from spikewatch.meter import Meter
+from spikewatch.overflow import OverflowWatch
+from spikewatch.ring import RingWriter
+from spikewatch.scalars import Scalar
+from spikewatch.tuner import Tuner
+
+log = logging.getLogger("spikewatch")
+
+MAX_ERRORS = 16  # of our own, on the training thread; then the client turns itself off
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an attached run is made of; `attach` puts it together."""
+
+    meter: Meter
+    ring: RingWriter
+    ledger: Ledger
+    agent: Agent
+    tuner: Tuner | None
+    overflow: OverflowWatch | None
+
+
+class Run:
+    """One attached rank. Nothing here raises, waits or makes a system call, but for a change that was ordered."""
+
+    def __init__(self, loader: Any = None, parts: Parts | None = None) -> None:
+        """Use `spikewatch.attach`. Without `parts` the run is inert: the loader is the given one, calls do nothing."""
+        self.loader = loader
+        self._parts = parts
+        self._loss, self._norm = Scalar(), Scalar()
+        self._failures = 0
+        if parts is not None:
+            _disable_in_forks(self)
+            atexit.register(_say_goodbye, weakref.ref(self))
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is measured: not inert, closed, forked or turned off after errors."""
+        return self._parts is not None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a sidecar listens at the moment."""
+        return self._parts is not None and self._parts.agent.connected
+
+    def step(self, loss: Any = None, grad_norm: Any = None, samples: float | None = None) -> None:
+        """Ends a training step: call it once an optimizer step, after the scaler's update.
+
+        `loss`, `grad_norm`: a number or a tensor of one element; a CUDA tensor is copied, never waited for, and
+        shows a step or two later. `samples`: how many samples the step used, where the loader's batches do not
+        tell. Changes that were ordered are carried out here.
+        """
+        parts = self._parts
+        if parts is None:
+            return
+        try:
+            meter = parts.meter
+            if loss is not None:
+                self._take_loss(meter, loss)
+            if grad_norm is not None:
+                self._norm.offer(grad_norm)
+                meter.grad_norm = self._norm.value
+            if parts.overflow is not None:
+                meter.loss_scale = parts.overflow.stepped()
+                meter.overflows, meter.consecutive_overflows = parts.overflow.total, parts.overflow.consecutive
+            number = meter.stepped(samples, time.time())
+            parts.ring.write(number, meter.record(meter.now()))
+            if number >= parts.ledger.boundary:
+                parts.ledger.at_boundary(number)
+        except Exception as error:  # noqa: BLE001  the trainer goes on exactly as without us
+            self._failed(error)
+
+    def _take_loss(self, meter: Meter, loss: Any) -> None:
+        for value in self._loss.offer(loss):
+            if meter.nonfinite_losses != meter.nonfinite_losses:
+                meter.nonfinite_losses = 0.0
+            meter.nonfinite_losses += not math.isfinite(value)
+        meter.loss = self._loss.value
+
+    def phase(self, name: str) -> Phase:
+        """Enters a phase: startup, compile, train, eval or checkpoint. As a context manager it returns to the one
+        before. Steps and waits are timed in `train` only. Begins in `startup`; the first batch begins `train`.
+        """
+        parts = self._parts
+        if parts is None:
+            return Phase(self, None)
+        before = parts.meter.phase
+        self._enter(name)
+        return Phase(self, layout.PHASES[before])
+
+    def _enter(self, name: str) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        try:
+            parts.meter.enter(layout.PHASES.index(name))
+        except Exception as error:  # noqa: BLE001  as in step
+            self._failed(error)
+
+    def close(self) -> None:
+        """Ends the telemetry; undoes what nobody has confirmed. The loader stays as it is and usable."""
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        try:
+            parts.ledger.give_up(parts.meter.steps)
+            parts.agent.stop()
+            if parts.tuner is not None:
+                parts.tuner.taken = False
+        except Exception:  # noqa: BLE001  as in step
+            parts.meter.errors += 1
+
+    def _failed(self, error: Exception) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        self._failures += 1
+        parts.meter.errors += 1
+        log.debug("internal error", exc_info=error)
+        if self._failures >= MAX_ERRORS:
+            log.warning("spikewatch turns itself off after %d internal errors, the last: %r", self._failures, error)
+            self.close()
+
+    def _forked(self) -> None:
+        # The child of a fork shares the ring's pages: it must never write there, and has no client thread.
+        self._parts = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Phase:
+    """What `run.phase` returns: leaving the `with` block returns to the phase before."""
+
+    __slots__ = ("_before", "_run")
+
+    def __init__(self, run: Run, before: str | None) -> None:
+        self._run, self._before = run, before
+
+    def __enter__(self) -> Phase:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._before is not None:
+            self._run._enter(self._before)
+
+
+def _say_goodbye(reference: weakref.ref[Run]) -> None:
+    # Not close(): at the end of the interpreter no loader is to be given new workers.
+    run = reference()
+    if run is not None and run._parts is not None:
+        run._parts.agent.stop()
+
+
+def _disable_in_forks(run: Run) -> None:
+    reference = weakref.ref(run)
+
+    def in_child() -> None:
+        forked = reference()
+        if forked is not None:
+            forked._forked()
+
+    os.register_at_fork(after_in_child=in_child)

@@ -1,0 +1,169 @@
+"""One index stream, many loaders: how a running pass over a DataLoader moves to other settings.
+
+The stream of index batches belongs to the pass, not to a loader. On a change the stream is taken from the iterator
+that has it, which then runs dry on the batches it has under way, and given to a new one that starts its workers at
+once. The old one is read to its end first, so no sample is lost, repeated or moved.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from spikewatch import randomness
+
+NEEDED = ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter", "DataLoader")
+_GOLDEN = 0x9E37_79B9_7F4A_7C15  # spreads consecutive numbers over 64 bits
+
+
+class Stream:
+    """An iterator over index batches that can take back what it gave, so that a failed opening loses nothing."""
+
+    __slots__ = ("_ahead", "_given", "_source")
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self._source = source
+        self._ahead: deque[tuple[bool, Any]] = deque()
+        self._given: list[tuple[bool, Any]] | None = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Any:
+        item = self._ahead.popleft() if self._ahead else self._pull()
+        if self._given is not None:
+            self._given.append(item)
+        good, value = item
+        if good:
+            return value
+        raise value
+
+    def _pull(self) -> tuple[bool, Any]:
+        try:
+            return True, next(self._source)
+        except StopIteration:
+            raise
+        except Exception as error:  # noqa: BLE001  the sampler's own error is kept, to be raised where it belongs
+            return False, error
+
+    def more(self) -> bool:
+        """Whether anything is left. Draws one batch of indices ahead, as a priming loader would."""
+        if not self._ahead:
+            try:
+                self._ahead.append(self._pull())
+            except StopIteration:
+                return False
+        return True
+
+    def remember(self) -> None:
+        """From here on what is given can be taken back."""
+        self._given = []
+
+    def forget(self) -> None:
+        """What was given is given."""
+        self._given = None
+
+    def rewind(self) -> None:
+        """Takes back everything since `remember`."""
+        self._ahead.extendleft(reversed(self._given or []))
+        self._given = None
+
+
+class Handover:
+    """Stands in for the batch sampler of a loader that continues a stream."""
+
+    __slots__ = ("_sampler", "stream")
+
+    def __init__(self, stream: Stream, sampler: Any) -> None:
+        self.stream = stream
+        self._sampler = sampler
+
+    def __iter__(self) -> Stream:
+        return self.stream
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+class Part:
+    """One iterator of a pass. `private`: the random state its samples are loaded with, None for the process's own."""
+
+    __slots__ = ("iterator", "ours", "prefetch", "private", "workers")
+
+    def __init__(
+        self, iterator: Any, workers: int, prefetch: int, ours: bool, private: randomness.PrivateRandom | None = None
+    ) -> None:
+        self.iterator = iterator
+        self.workers = workers
+        self.prefetch = prefetch
+        self.ours = ours  # opened here on a stream, not by the loader itself
+        self.private = private
+
+    def take_stream(self) -> Stream:
+        """Takes the index stream away: this part will end with the batches it has under way."""
+        source = self.iterator._sampler_iter
+        self.iterator._sampler_iter = iter(())
+        return source if isinstance(source, Stream) else Stream(source)
+
+    def give_stream(self, stream: Stream) -> None:
+        """Puts the stream (back) in."""
+        self.iterator._sampler_iter = stream
+
+    def end(self) -> None:
+        """Stops the workers, also those meant to outlive a pass."""
+        stop = getattr(self.iterator, "_shutdown_workers", None)
+        if stop is not None:
+            stop()
+
+
+def open_part(
+    loader: Any, stream: Stream, workers: int, prefetch: int, *, generator: Any, private_seed: int | None
+) -> Part:
+    """Starts an iterator with these settings on `stream`, everything else as in `loader`. Draws nothing.
+
+    `generator` gives the workers' base seed. Raises whatever the loader raises; the stream then has to be rewound.
+    """
+    from torch.utils.data import DataLoader, dataloader
+
+    # A copy without __init__: every setting of the user's loader comes along, also those of a later torch, and
+    # nothing is checked, warned about or counted a second time.
+    shadow: Any = DataLoader.__new__(DataLoader)
+    settings = shadow.__dict__
+    settings.update(loader.__dict__)
+    settings.pop("_get_iterator", None)
+    settings["_iterator"] = None
+    settings["batch_sampler"] = Handover(stream, loader.batch_sampler)
+    settings["num_workers"] = workers
+    settings["prefetch_factor"] = prefetch if workers else None
+    settings["persistent_workers"] = loader.persistent_workers and workers > 0
+    settings["generator"] = generator
+    if not workers:
+        settings["timeout"] = 0
+    kind: Any = dataloader._MultiProcessingDataLoaderIter if workers else dataloader._SingleProcessDataLoaderIter
+    private = None
+    with randomness.untouched():
+        iterator = kind(shadow)
+    if private_seed is not None and not workers:
+        private = randomness.PrivateRandom(private_seed)
+    return Part(iterator, workers, prefetch, ours=True, private=private)
+
+
+def seeded(base_seed: int, number: int) -> Any:
+    """A generator for the `number`-th opening of a run: reproducible, and no worker repeats an earlier one's draws."""
+    import torch
+
+    return torch.Generator().manual_seed((base_seed + number * _GOLDEN) & (2**63 - 1))
+
+
+def draw_base_seed(loader: Any) -> tuple[Any, int]:
+    """Draws from the loader's generator what its own iterator would, and returns a generator that will give a new
+    iterator the very same base seed, with that seed.
+    """
+    import torch
+
+    own = loader.generator
+    twin = torch.Generator()
+    twin.set_state((own if own is not None else torch.default_generator).get_state())
+    drawn = torch.empty((), dtype=torch.int64).random_(generator=own).item()
+    return twin, int(drawn)
