@@ -126,10 +126,10 @@ def test_everything_ends_and_the_directory_is_removed_however_the_demo_goes(tmp_
 def test_only_processes_with_exactly_this_mark_are_found(tmp_path):
     """From a /proc tree with another demo's process, a half-matching one and one without environment."""
     for pid, environ in {
-        "11": b"A=1\0SPIKEWATCH_DEMO_MARK=ab\0",
-        "12": b"SPIKEWATCH_DEMO_MARK=abc\0",
-        "13": b"X=SPIKEWATCH_DEMO_MARK=ab\0",
-        str(os.getpid()): b"SPIKEWATCH_DEMO_MARK=ab\0",
+        "11": b"A=1\0DEMO_OF_SPIKEWATCH=ab\0",
+        "12": b"DEMO_OF_SPIKEWATCH=abc\0",
+        "13": b"X=DEMO_OF_SPIKEWATCH=ab\0",
+        str(os.getpid()): b"DEMO_OF_SPIKEWATCH=ab\0",
     }.items():
         (tmp_path / pid).mkdir()
         (tmp_path / pid / "environ").write_bytes(environ)

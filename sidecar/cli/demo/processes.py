@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sidecar.errors import SpikewatchError
 
-MARK = "SPIKEWATCH_DEMO_MARK"
+MARK = "DEMO_OF_SPIKEWATCH"  # not SPIKEWATCH_…: those are settings of the sidecar
 GRACE_S = 5.0
 TAIL_LINES = 20
 
@@ -54,11 +54,13 @@ class Child:
 class Processes:
     """Starts children and ends them and their descendants; a context manager.
 
-    `output` is the directory of their logs; `doomed` directories are removed at the end.
+    `output` is the directory of their logs; `doomed` directories are removed at the end; `environ` is what every child
+    inherits.
     """
 
-    def __init__(self, output: Path, doomed: Sequence[Path] = ()) -> None:
+    def __init__(self, output: Path, doomed: Sequence[Path] = (), environ: Mapping[str, str] = os.environ) -> None:
         self._output = output
+        self._environ = dict(environ)
         self._mark = secrets.token_hex(8)
         self._children: list[Child] = []
         self._guard = subprocess.Popen(
@@ -82,7 +84,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, MARK: self._mark},
+                env={**self._environ, **environment, MARK: self._mark},
                 start_new_session=True,
             )
         child = Child(name, process, output)
@@ -100,6 +102,16 @@ class Processes:
         if child.process.poll() is None:
             child.process.kill()
         return child.process.wait()
+
+    def wait(self, child: Child, grace_s: float = 2 * GRACE_S) -> int:
+        """Lets a child that was told to end do so, for at most `grace_s`; then `stop`. The exit code."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(grace_s)
+        return self.stop(child)
+
+    def running(self) -> list[int]:
+        """The pids of all children and their descendants."""
+        return marked(self._mark)
 
     def close(self) -> None:
         """Ends everything, the youngest first, and then whatever still carries the mark."""

@@ -1,0 +1,119 @@
+"""The example training script, run alone against the demo's object store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from sidecar.cli.demo.launch import store_url, training_script
+from sidecar.cli.demo.processes import Processes
+from sidecar.cli.demo.traininglog import Accounting, TrainingLog
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(60)]
+
+IMAGES = 64
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The URL of a store of 64 images that answers at once."""
+    with Processes(tmp_path_factory.mktemp("store")) as processes:
+        command = [sys.executable, "-m", "sidecar.cli.demo.store", "--images", str(IMAGES), "--latency-ms", "0"]
+        child = processes.start("store", command, {})
+        deadline = time.monotonic() + 15
+        while (url := store_url(child)) is None:
+            child.check()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield url
+
+
+def command(store, output, *arguments):
+    script = [str(training_script()), "--url", store, "--output", str(output), "--width", "8", *arguments]
+    return [sys.executable, "-W", "ignore", *script]
+
+
+def train(store, output, *arguments, environment=None):
+    """Runs the script to its end; its log."""
+    environment = {**os.environ, "SPIKEWATCH_DISABLE": "1", **(environment or {})}
+    done = subprocess.run(
+        command(store, output, *arguments), env=environment, timeout=50, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    log = TrainingLog(output)
+    log.poll()
+    return log
+
+
+def test_it_uses_every_sample_once_in_the_sampler_s_order_and_trains_the_same_with_and_without_us(store, tmp_path):
+    """Twenty steps, eight to the epoch: with workers and attached, though no sidecar answers; and with neither."""
+    attached = {"SPIKEWATCH_DISABLE": "0", "SPIKEWATCH_SOCKET": str(tmp_path / "none.sock")}
+    trained = []
+    for workers, environment in (("2", attached), ("0", {})):
+        output = tmp_path / workers
+        log = train(store, output, "--steps", "20", "--workers", workers, environment=environment)
+        (rank,) = log.ranks.values()
+        assert rank.ended
+        assert [step.number for step in rank.steps] == list(range(1, 21))
+        assert [sorted(rank.orders[epoch]) for epoch in (0, 1)] == [list(range(IMAGES))] * 2
+        assert log.accounting() == Accounting(consumed=160)
+        assert all(0 <= step.wait_s <= step.step_s for step in rank.steps)
+        lines = (output / "rank0.jsonl").read_text().splitlines()
+        trained.append([line[line.index('"samples"') :] for line in lines if '"event": "step"' in line])
+    assert "loss" in trained[0][0]
+    assert trained[0] == trained[1]
+
+
+def test_told_to_end_it_finishes_the_step_and_closes_its_log(store, tmp_path):
+    """SIGTERM is how a pod is stopped."""
+    process = subprocess.Popen(command(store, tmp_path), env={**os.environ, "SPIKEWATCH_DISABLE": "1"})
+    log = TrainingLog(tmp_path)
+    deadline = time.monotonic() + 40
+    try:
+        while log.first_step() is None:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            log.poll()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+    log.poll()
+    assert log.ranks[0].ended
+    assert log.accounting().lost == 0
+
+
+def test_a_store_that_is_not_there_is_an_error_that_names_it(tmp_path):
+    """Not a hang."""
+    done = subprocess.run(command("http://127.0.0.1:9", tmp_path), capture_output=True, text=True, timeout=50)
+    assert done.returncode != 0
+    assert "Connection refused" in done.stderr
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to keep the workers from")
+def test_pinned_workers_share_one_core_and_leave_the_others_to_the_training_process(store, tmp_path):
+    """What the scenario `cpu-bound` rests on."""
+    process = subprocess.Popen(command(store, tmp_path, "--pin-workers"), env={**os.environ, "SPIKEWATCH_DISABLE": "1"})
+    log = TrainingLog(tmp_path)
+    deadline = time.monotonic() + 40
+    try:
+        while log.first_step() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            log.poll()
+        workers = [child.pid for child in psutil.Process(process.pid).children()]
+        first, *others = sorted(os.sched_getaffinity(0))
+        assert os.sched_getaffinity(process.pid) == set(others)
+        assert workers
+        assert {frozenset(os.sched_getaffinity(pid)) for pid in workers} == {frozenset({first})}
+    finally:
+        process.kill()
+        process.wait(10)
