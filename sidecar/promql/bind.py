@@ -1,0 +1,158 @@
+"""From plan to operators: each node of the plan becomes one operator, shared by all expressions that contain it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from sidecar.promql import calendar, calls
+from sidecar.promql.aggregate import CountValues, Folded, Ranked
+from sidecar.promql.binary import Scalars, SetOperator, VectorScalar, VectorVector
+from sidecar.promql.functions import NATIVE_HISTOGRAM, RANGE_FUNCTIONS
+from sidecar.promql.histogram import OfHistograms
+from sidecar.promql.labelfuncs import Relabelled, joiner, replacer
+from sidecar.promql.operator import Context, Operator
+from sidecar.promql.plan import (
+    SET_OPERATORS,
+    Aggregate,
+    Binary,
+    Call,
+    Matcher,
+    Negate,
+    Node,
+    Number,
+    Range,
+    Selector,
+    Subquery,
+    Text,
+    kind,
+)
+from sidecar.promql.select import Instant, OverRange
+from sidecar.promql.selection import Selection
+from sidecar.promql.subquery import OverSubquery
+from sidecar.store.cells import F64
+
+Face = Literal["naive", "incremental"]
+
+
+class Binder:
+    """Makes operators of nodes; equal nodes get the same operator."""
+
+    def __init__(self, context: Context, face: Face) -> None:
+        self._context, self._face = context, face
+        self._operators: dict[Node, Operator] = {}
+        self._selections: dict[tuple[str, tuple[Matcher, ...]], Selection] = {}
+
+    def operator(self, node: Node) -> Operator:
+        """The operator of a node. Raises QueryError for constants that cannot work, such as a bad regex."""
+        found = self._operators.get(node)
+        if found is None:
+            found = self._operators[node] = self._make(node)
+        return found
+
+    def selection(self, selector: Selector) -> Selection:
+        """The selection of a selector, whatever its offset."""
+        key = (selector.metric, selector.matchers)
+        if key not in self._selections:
+            self._selections[key] = Selection.of(self._context.store, selector)
+        return self._selections[key]
+
+    def _make(self, node: Node) -> Operator:
+        context = self._context
+        match node:
+            case Number(value=number):
+                return calls.Constant(context, number)
+            case Text(value=text):
+                return calls.Constant(context, text)
+            case Selector():
+                return Instant(context, node, self.selection(node))
+            case Negate(expr):
+                if kind(expr) == "scalar":
+                    return calls.NegatedScalar(context, (self.operator(expr),))
+                return calls.Negated(context, self.operator(expr))
+            case Binary():
+                return self._binary(node)
+            case Aggregate():
+                return self._aggregate(node)
+            case Call(name=name) if name in RANGE_FUNCTIONS:
+                return self._over_range(node)
+            case Call():
+                return self._call(node)
+            case Range() | Subquery():
+                raise AssertionError("a range is bound by the function over it")
+
+    def _binary(self, node: Binary) -> Operator:
+        left, right = self.operator(node.left), self.operator(node.right)
+        scalars = kind(node.left) == "scalar", kind(node.right) == "scalar"
+        if all(scalars):
+            return Scalars(self._context, node.op, left, right)
+        if any(scalars):
+            return VectorScalar(self._context, node, left, right, swapped=scalars[0])
+        if node.op in SET_OPERATORS:
+            return SetOperator(self._context, node, left, right)
+        return VectorVector(self._context, node, left, right)
+
+    def _aggregate(self, node: Aggregate) -> Operator:
+        child = self.operator(node.expr)
+        param = None if node.param is None else self.operator(node.param)
+        if param is not None and node.op in ("topk", "bottomk"):
+            return Ranked(self._context, node, child, param)
+        if param is not None and node.op == "count_values":
+            return CountValues(self._context, node, child, param)
+        return Folded(self._context, node, child, param)
+
+    def _over_range(self, node: Call) -> Operator:
+        ranges = [arg for arg in node.args if isinstance(arg, Range | Subquery)]
+        parameters = [self.operator(arg) for arg in node.args if not isinstance(arg, Range | Subquery)]
+        parameter = parameters[0] if parameters else None
+        over: Operator
+        if isinstance(ranges[0], Range):
+            over = OverRange(self._context, node.name, ranges[0], self.selection(ranges[0].selector), parameter)
+        else:
+            inner = self.operator(ranges[0].expr)
+            over = OverSubquery(self._context, node.name, ranges[0], inner, parameter)
+        return calls.Absent(self._context, over, ranges[0]) if node.name == "absent_over_time" else over
+
+    def _call(self, node: Call) -> Operator:
+        context, name = self._context, node.name
+        if name == "timestamp" and isinstance(node.args[0], Selector):
+            return Instant(context, node.args[0], self.selection(node.args[0]), times=True)
+        args = tuple(self.operator(arg) for arg in node.args)
+        if name in calls.MATHS:
+            return calls.Mapped(context, args, calls.MATHS[name])
+        if name in calendar.FUNCTIONS:
+            return calls.Mapped(context, args or (calls.TimeVector(context),), calendar.FUNCTIONS[name])
+        if name in NATIVE_HISTOGRAM:
+            return calls.Nothing(context, args[0])
+        return self._special(node, args)
+
+    def _special(self, node: Call, args: tuple[Operator, ...]) -> Operator:
+        context = self._context
+        texts = tuple(arg.value for arg in node.args if isinstance(arg, Text))
+        makers: dict[str, Callable[[], Operator]] = {
+            "absent": lambda: calls.Absent(context, args[0], node.args[0]),
+            "clamp": lambda: calls.Clamp(context, args),
+            "clamp_max": lambda: calls.Mapped(context, args, _clamp_max),
+            "clamp_min": lambda: calls.Mapped(context, args, _clamp_min),
+            "histogram_fraction": lambda: OfHistograms(context, args[2], args[:2]),
+            "histogram_quantile": lambda: OfHistograms(context, args[1], args[:1]),
+            "label_join": lambda: Relabelled(context, args[0], joiner(texts[0], texts[1], texts[2:])),
+            "label_replace": lambda: Relabelled(context, args[0], replacer(*texts)),
+            "pi": lambda: calls.Constant(context, 3.141592653589793),
+            "round": lambda: calls.Mapped(context, args, calls.rounded),
+            "scalar": lambda: calls.ToScalar(context, args),
+            "sort": lambda: calls.Sorted(context, args[0], descending=False),
+            "sort_desc": lambda: calls.Sorted(context, args[0], descending=True),
+            "time": lambda: calls.Time(context),
+            "timestamp": lambda: calls.Timestamp(context, args),
+            "vector": lambda: calls.ToVector(context, args[0]),
+        }
+        return makers[node.name]()
+
+
+def _clamp_max(values: F64, high: float) -> F64:
+    return calls.clamped(values, float("-inf"), high)
+
+
+def _clamp_min(values: F64, low: float) -> F64:
+    return calls.clamped(values, low, float("inf"))

@@ -1,0 +1,99 @@
+"""label_replace and label_join: new labels from old ones, worked out once per set of series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import re2
+
+from sidecar.errors import QueryError
+from sidecar.model import Labels
+from sidecar.promql.frame import Frame, Vec
+from sidecar.promql.operator import Context, Operator, Value, checked, vector
+from sidecar.promql.regex import compiled
+
+
+class Relabelled(Operator):
+    """Each element with the labels `change` makes of its own."""
+
+    def __init__(self, context: Context, child: Operator, change: Callable[[Labels], Labels]) -> None:
+        super().__init__(context, (child,))
+        self._change = change
+        self._seen: tuple[Frame, Frame] | None = None
+
+    def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
+        vec = vector(inputs[0])
+        if self._seen is None or self._seen[0] is not vec.frame:
+            self._seen = (vec.frame, Frame(tuple(self._change(labels) for labels in vec.frame.labels)))
+        return checked(Vec(self._seen[1], vec.values, vec.mask, vec.order))
+
+
+def replacer(target: str, replacement: str, source: str, pattern: str) -> Callable[[Labels], Labels]:
+    """label_replace(v, target, replacement, source, pattern). Raises QueryError for a bad pattern."""
+    try:
+        regex = compiled(pattern)
+    except re2.error:
+        raise QueryError(f"invalid regular expression in label_replace(): {pattern}") from None
+    if not target:
+        raise QueryError("invalid destination label name in label_replace(): ")
+
+    def change(labels: Labels) -> Labels:
+        values = dict(labels)
+        match = regex.search(values.get(source, ""))
+        if match is None:
+            return labels
+        values[target] = expanded(replacement, match, regex.groupindex)
+        return tuple(sorted((name, value) for name, value in values.items() if value))
+
+    return change
+
+
+def expanded(template: str, match: Any, names: dict[str, int]) -> str:
+    """The template with `$1`, `${1}`, `$name` and `${name}` filled in; `$$` is a dollar; unknown groups are empty."""
+    out: list[str] = []
+    at = 0
+    while at < len(template):
+        dollar = template.find("$", at)
+        if dollar < 0 or dollar + 1 == len(template):
+            out.append(template[at:])
+            break
+        out.append(template[at:dollar])
+        if template[dollar + 1] == "$":
+            out.append("$")
+            at = dollar + 2
+            continue
+        name, at = _group_name(template, dollar + 1)
+        if name is None:
+            out.append("$")
+        elif name.isdecimal():
+            out.append((match.group(int(name)) or "") if int(name) <= match.re.groups else "")
+        else:
+            out.append((match.group(name) or "") if name in names else "")
+    return "".join(out)
+
+
+def _group_name(template: str, at: int) -> tuple[str | None, int]:
+    """The group name that starts at `at` and where it ends; None where there is none."""
+    if template[at] == "{":
+        end = template.find("}", at)
+        inside = template[at + 1 : end] if end > 0 else ""
+        ok = bool(inside) and all(c.isalnum() or c == "_" for c in inside)
+        return (inside, end + 1) if ok else (None, at)
+    end = at
+    while end < len(template) and (template[end].isalnum() or template[end] == "_"):
+        end += 1
+    return (template[at:end], end) if end > at else (None, at)
+
+
+def joiner(target: str, separator: str, sources: tuple[str, ...]) -> Callable[[Labels], Labels]:
+    """label_join(v, target, separator, sources…)."""
+    if not target or any(not source for source in sources):
+        raise QueryError("invalid label name in label_join()")
+
+    def change(labels: Labels) -> Labels:
+        values = dict(labels)
+        values[target] = separator.join(values.get(source, "") for source in sources)
+        return tuple(sorted((name, value) for name, value in values.items() if value))
+
+    return change

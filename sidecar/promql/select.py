@@ -1,0 +1,85 @@
+"""Selectors as operators: the newest sample of each series, or a function over each series' recent samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sidecar.promql import rangefuncs
+from sidecar.promql.frame import Vec
+from sidecar.promql.operator import Context, Operator, Value, checked, scalar
+from sidecar.promql.plan import At, Range, Selector
+from sidecar.promql.selection import Selection
+from sidecar.promql.window import RangeFunction, newest, over_range
+
+
+def moment(context: Context, t_ms: int, offset_ms: int, at: At | None) -> int:
+    """The time a selector looks at when it is evaluated at `t_ms`."""
+    if at is None:
+        return t_ms - offset_ms
+    if at == "start":
+        return context.start_ms - offset_ms
+    return (context.end_ms if at == "end" else at) - offset_ms
+
+
+class Instant(Operator):
+    """An instant selector. With `times`, the samples' timestamps in seconds instead of their values."""
+
+    def __init__(self, context: Context, selector: Selector, selection: Selection, times: bool = False) -> None:
+        super().__init__(context)
+        self._selector, self._selection, self._times = selector, selection, times
+        self._key: tuple[int, int] | None = None
+
+    def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
+        t_ms = moment(self.context, t_ms, self._selector.offset_ms, self._selector.at)
+        frame = self._selection.refresh()
+        found = [newest(part, t_ms, self.context.lookback_ms) for part in self._selection.parts]
+        if not found:
+            return Vec(frame, np.zeros(0))
+        self.context.charge(len(frame))
+        values, times, mask = found[0] if len(found) == 1 else (np.concatenate(x) for x in zip(*found, strict=True))
+        if self._times:
+            return checked(Vec(frame.nameless(), times / 1000, None if mask.all() else mask))
+        return Vec(frame, values, None if mask.all() else mask)
+
+
+class OverRange(Operator):
+    """A function over the samples of a plain range selector, read from the ring each time."""
+
+    def __init__(
+        self,
+        context: Context,
+        name: str,
+        node: Range,
+        selection: Selection,
+        parameter: Operator | None = None,
+    ) -> None:
+        super().__init__(context, () if parameter is None else (parameter,))
+        self._name, self._node, self._selection = name, node, selection
+
+    def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
+        selector = self._node.selector
+        end_ms = moment(self.context, t_ms, selector.offset_ms, selector.at)
+        frame = self._selection.refresh()
+        function = range_function(self._name, t_ms, inputs)
+        results = []
+        for part in self._selection.parts:
+            results.append(over_range(part, end_ms - self._node.range_ms, end_ms, function))
+            self.context.charge(len(part.labels))
+        if self._name != "last_over_time":
+            frame = frame.nameless()
+        if not results:
+            return Vec(frame, np.zeros(0))
+        values = np.concatenate([r[0] for r in results]) if len(results) > 1 else results[0][0]
+        mask = np.concatenate([r[1] for r in results]) if len(results) > 1 else results[0][1]
+        return checked(Vec(frame, values, None if mask.all() else mask))
+
+
+def range_function(name: str, t_ms: int, inputs: tuple[Value, ...]) -> RangeFunction:
+    """The named function with its parameter filled in; `t_ms` is the evaluation time."""
+    if name == "quantile_over_time":
+        phi = scalar(inputs[0])
+        return lambda s: rangefuncs.quantile_over_time(s, phi)
+    if name == "predict_linear":
+        ahead = scalar(inputs[0])
+        return lambda s: rangefuncs.predict_linear(s, t_ms, ahead)
+    return rangefuncs.SIMPLE["present_over_time" if name == "absent_over_time" else name]
