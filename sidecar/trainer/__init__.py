@@ -1,1 +1,1 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""The sidecar's end of the trainer channel: telemetry of every attached rank in, commands out."""

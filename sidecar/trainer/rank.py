@@ -1,0 +1,81 @@
+"""One attached rank: who it is, what it can change, and its newest numbers as samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sidecar.model import Knob, KnobValue, Sample, Scope, labels_of
+from sidecar.trainer import catalogue
+from sidecar.trainer.peer import Peer
+from sidecar.trainer.ringreader import RingReader
+from spikewatch import layout
+
+
+@dataclass(slots=True)
+class Rank:
+    """A trainer process that said hello. `attached` orders ranks by when they did."""
+
+    peer: Peer
+    ring: RingReader
+    attached: int
+    job: str
+    epoch: str
+    run_id: str
+    rank: int
+    local_rank: int
+    world: int
+    framework: str
+    backend: str
+    knobs: dict[str, Knob] = field(default_factory=dict)
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_hello(cls, hello: Mapping[str, Any], peer: Peer, ring: RingReader, attached: int) -> Rank:
+        """`hello` has passed the protocol's checks."""
+        rank = cls(
+            peer,
+            ring,
+            attached,
+            *(
+                hello[name]
+                for name in ("job", "epoch", "run_id", "rank", "local_rank", "world", "framework", "backend")
+            ),
+        )
+        rank.learn(hello)
+        return rank
+
+    def learn(self, state: Mapping[str, Any]) -> None:
+        """Takes over the knobs of a hello or state message."""
+        self.knobs = {
+            k["name"]: Knob(k["name"], k["value"], k["minimum"], k["maximum"], k["unit"], Scope(k["scope"]))
+            for k in state["knobs"]
+        }
+        self.unavailable = dict(state["unavailable"])
+
+    def set_values(self, values: Mapping[str, KnobValue]) -> None:
+        """Takes over the values a change message carries."""
+        for name, value in values.items():
+            knob = self.knobs.get(name)
+            if knob is not None:
+                self.knobs[name] = Knob(name, value, knob.minimum, knob.maximum, knob.unit, knob.scope)
+
+    def samples(self) -> Iterator[Sample]:
+        """Everything known of this rank now."""
+        number = str(self.rank)
+        labels = labels_of({"rank": number})
+        values = self.ring.read()
+        for name, info in catalogue.FIELDS:
+            if name in values:
+                yield Sample(info.name, labels, values[name])
+        phase = values.get("phase", math.nan)
+        if phase in range(len(layout.PHASES)):
+            for code, text in enumerate(layout.PHASES):
+                yield Sample(
+                    catalogue.PHASE.name, labels_of({"rank": number, "phase": text}), 1.0 if code == phase else 0.0
+                )
+        yield Sample(catalogue.RECORDS_LOST.name, labels, float(self.ring.lost))
+        who = {"rank": number, "run_id": self.run_id, "framework": self.framework, "backend": self.backend}
+        yield Sample(catalogue.RUN_INFO.name, labels_of(who), 1.0)
