@@ -1,0 +1,77 @@
+"""What a rule file says, as frozen data: groups of alerting and recording rules, in Prometheus's vocabulary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from sidecar.alerting.templates import Template
+
+Templates = tuple[tuple[str, Template], ...]
+"""Label or annotation names, sorted, with the template of the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. Durations are milliseconds; an alert's label and annotation values are templates.
+
+    A recording rule has no annotations, `for_ms` or `keep_firing_for_ms`, and its label values are plain text.
+    """
+
+    name: str
+    expr: str
+    is_alert: bool
+    labels: Templates = ()
+    annotations: Templates = ()
+    for_ms: int = 0
+    keep_firing_for_ms: int = 0
+    line: int = field(default=0, compare=False)  # of the rule in its file, from 1; 0 where it came from no file
+
+    @property
+    def label_texts(self) -> tuple[tuple[str, str], ...]:
+        """Labels as written, templates unexpanded."""
+        return tuple((name, template.source) for name, template in self.labels)
+
+    @property
+    def annotation_texts(self) -> tuple[tuple[str, str], ...]:
+        """Annotations as written, templates unexpanded."""
+        return tuple((name, template.source) for name, template in self.annotations)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleGroup:
+    """Rules evaluated one after the other at the same instant, so that later ones see the results of earlier ones."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    file: str = ""
+    interval_ms: int = 0  # 0: the default of whoever runs it
+    query_offset_ms: int = 0
+    limit: int = 0  # most alerts or series one rule may give; 0 or less: no limit
+
+    def with_rules(self, rules: Iterable[Rule]) -> RuleGroup:
+        """The same group with other rules."""
+        return replace(self, rules=tuple(rules))
+
+
+RuleKey = str
+"""A rule's identity over reload and restart: group name, rule name, labels as written, and the how-manieth of its kind.
+
+The file is left out, so that a moved file keeps its alerts; the expression is left out, as in Prometheus, so that a
+corrected threshold does not lose the `for` already served.
+"""
+
+
+def rule_keys(groups: Iterable[RuleGroup]) -> tuple[tuple[RuleKey, ...], ...]:
+    """The keys of every group's rules, in order; equal rules are numbered in order of appearance."""
+    seen: dict[str, int] = {}
+    out = []
+    for group in groups:
+        keys = []
+        for rule in group.rules:
+            base = json.dumps([group.name, rule.name, rule.is_alert, rule.label_texts], separators=(",", ":"))
+            number = seen[base] = seen.get(base, -1) + 1
+            keys.append(f"{base}#{number}")
+        out.append(tuple(keys))
+    return tuple(out)
