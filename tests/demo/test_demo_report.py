@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from sidecar.cli.demo.report import Report, differences
-from sidecar.cli.demo.scenarios import SCENARIOS
+from sidecar.cli.demo.scenarios import SCENARIOS, Waits, shipped_rules, waits
+from sidecar.cli.demo.traininglog import Accounting
 
 HELPED = Report(
     scenario="data-starvation",
@@ -31,14 +32,15 @@ UNDONE = replace(
     samples_per_s_best=50.0,
     knobs_after=HELPED.knobs_before,
 )
+CLEAN = Accounting(consumed=100)
 STARVATION = SCENARIOS["data-starvation"]
 
 
 def test_a_scenario_that_ended_as_promised_differs_in_nothing():
     """The first two reports are the ends that the scenarios promise."""
-    assert differences(HELPED, STARVATION, reordered=0) == []
-    assert differences(replace(UNDONE, scenario="bad-fix"), SCENARIOS["bad-fix"], reordered=0) == []
-    assert differences(replace(UNDONE, scenario="cpu-bound"), SCENARIOS["cpu-bound"], reordered=0) == []
+    assert differences(HELPED, STARVATION, CLEAN) == []
+    assert differences(replace(UNDONE, scenario="bad-fix"), SCENARIOS["bad-fix"], CLEAN) == []
+    assert differences(replace(UNDONE, scenario="cpu-bound"), SCENARIOS["cpu-bound"], CLEAN) == []
 
 
 @pytest.mark.parametrize(
@@ -59,14 +61,14 @@ def test_a_scenario_that_ended_as_promised_differs_in_nothing():
 )
 def test_every_broken_promise_is_told(change, reordered, told):
     """One line each, and only that one."""
-    (line,) = differences(replace(HELPED, **change), STARVATION, reordered=reordered)
+    (line,) = differences(replace(HELPED, **change), STARVATION, Accounting(consumed=100, reordered=reordered))
     assert told in line
 
 
 def test_values_that_did_not_come_back_exactly_are_told_where_a_roll_back_was_due():
     """A roll-back that left one worker too many is no roll-back."""
     left = replace(UNDONE, scenario="bad-fix", knobs_after={"num_workers": 3, "prefetch_factor": 2})
-    (line,) = differences(left, SCENARIOS["bad-fix"], reordered=0)
+    (line,) = differences(left, SCENARIOS["bad-fix"], CLEAN)
     assert "'num_workers': 3" in line
 
 
@@ -103,3 +105,9 @@ def test_a_scenario_keeps_its_own_name_and_its_responses_file_is_there(scenario)
     """The file is package data beside the module."""
     assert SCENARIOS[scenario.name] is scenario
     assert scenario.responses_path.is_file()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
+def test_the_waits_are_read_from_the_shipped_rule_and_the_scenario_s_own_responses(scenario):
+    """Thirty seconds pending, then a minute of baseline and a minute of window: under four minutes in all."""
+    assert waits(shipped_rules(), scenario.responses_path) == Waits(pending_s=30, baseline_s=60, window_s=60)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sidecar.cli.demo.scenarios import Scenario
+from sidecar.cli.demo.traininglog import Accounting
 from sidecar.model import KnobValue
 
 
@@ -47,7 +48,7 @@ class Report:
         return gpus * usd_per_gpu_hour * (1 - self.samples_per_s_before / self.samples_per_s_after)
 
 
-def differences(report: Report, expected: Scenario, *, reordered: int) -> list[str]:
+def differences(report: Report, expected: Scenario, accounting: Accounting) -> list[str]:
     """Every way in which the end differs from what the scenario promises; empty when it ended as it should."""
     found = []
 
@@ -65,9 +66,10 @@ def differences(report: Report, expected: Scenario, *, reordered: int) -> list[s
             dict(report.knobs_after) == dict(report.knobs_before),
             f"knobs found {dict(report.knobs_before)}, left {dict(report.knobs_after)}",
         )
+    want(accounting.consumed > 0, "no sample was consumed")
     want(report.samples_lost == 0, f"{report.samples_lost} samples lost")
     want(report.samples_repeated == 0, f"{report.samples_repeated} samples repeated")
-    want(reordered == 0, f"{reordered} samples out of order")
+    want(accounting.reordered == 0, f"{accounting.reordered} samples out of order")
     found += _rates(report, expected)
     return found
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from sidecar import durations
 from sidecar.cli.demo.store import SIDES
+from sidecar.yamlfile import Document
 
 ALERT = "TrainerStarvedOfData"
 RULES = "data_pipeline.rules.yaml"  # of the shipped rules
@@ -22,7 +26,8 @@ class Pace:
     start_within: float = 60.0  # sidecar up, trainer importing torch and doing its first step
     fire_within: float = 60.0  # from the start of the trouble
     decide_within: float = 120.0  # from firing to the verdict: rest of the baseline, settling, window
-    undo_within: float = 20.0  # from the verdict to the found values being back
+    report_within: float = 20.0  # until every rank reports the settings it has in the end
+    after: float = 3.0  # of training go on after the end, so that the log shows it
     best_warm_up: float = 4.0
     best: float = 15.0
 
@@ -99,3 +104,30 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         )
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What the rule and the response make everybody wait for, in seconds."""
+
+    pending_s: float  # the rule's `for`
+    baseline_s: float
+    window_s: float
+    range_s: float = 10.0  # the range in the verified expression: that long old and new mix
+
+
+def waits(rules: Path, responses: Path) -> Waits:
+    """From a rule file with the demo's alert, and a responses file. Raises ConfigError or KeyError for others."""
+    pending = next(rule["for"] for rule in _alerts(Document.read(rules).value) if rule["alert"] == ALERT)
+    verify = Document.read(responses).value["responses"][0]["verify"]
+    seconds = [durations.parse(text) / 1000 for text in (pending, verify["baseline"], verify["window"])]
+    return Waits(*seconds)
+
+
+def _alerts(rules: Any) -> Iterator[Mapping[str, Any]]:
+    return (rule for group in rules["groups"] for rule in group["rules"] if "alert" in rule)
+
+
+def shipped_rules() -> Path:
+    """The rule file that the demo's sidecar loads as `shipped:…`."""
+    return Path(str(resources.files("spikewatch_rules"))) / RULES

@@ -1,63 +1,56 @@
-"""The sidecar as anyone sees it over HTTP: the alert, the journal, the loader's settings."""
+"""The sidecar as anyone sees it over HTTP: is it ready, its journal, the settings that the trainer reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.cli.demo.scenarios import ALERT
 from sidecar.errors import SpikewatchError
 from sidecar.model import KnobValue
 
 KNOB_METRICS = {
-    "spikewatch_trainer_num_workers": "num_workers",
-    "spikewatch_trainer_prefetch_factor": "prefetch_factor",
+    "spikewatch_trainer_dataloader_workers": "num_workers",
+    "spikewatch_trainer_dataloader_prefetch_factor": "prefetch_factor",
 }
+
+ENTRIES = 1000  # asked for at a time; a scenario writes fewer
 
 
 class SidecarError(SpikewatchError):
     """The sidecar did not answer, or not as documented."""
 
 
-@dataclass(slots=True)
 class Watch:
-    """What was seen so far; `poll` looks again. Times are wall seconds."""
+    """Asks one sidecar. Every method but `ready` raises SidecarError."""
 
-    url: str
-    client: httpx.Client
-    alert: str = ""  # pending, firing or empty
-    active_at: float = 0.0
-    journal: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, url: str, client: httpx.Client) -> None:
+        self._url, self._client = url, client
+        self._seen: set[int] = set()
 
     def ready(self) -> bool:
         """Whether it has started."""
         try:
-            return self.client.get(f"{self.url}/-/ready").status_code == httpx.codes.OK
+            return self._client.get(f"{self._url}/-/ready").status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
 
-    def poll(self) -> list[dict[str, Any]]:
-        """Looks at the alert and the journal; the entries that are new. Raises SidecarError."""
-        self.alert, self.active_at = "", 0.0
-        for alert in self._get("/api/v1/alerts")["alerts"]:
-            # With several ranks there are several alerts: the furthest, and of those the first, stands for all.
-            if alert["labels"]["alertname"] != ALERT or (self.alert == "firing" and alert["state"] != "firing"):
-                continue
-            since = datetime.fromisoformat(alert["activeAt"]).timestamp()
-            if self.alert != alert["state"] or since < self.active_at:
-                self.alert, self.active_at = alert["state"], since
-        after = self.journal[-1]["id"] if self.journal else 0
-        new: list[dict[str, Any]] = self._get(f"/api/v1/journal?after={after}")["entries"]
-        self.journal += new
-        return new
+    def journal(self) -> list[dict[str, Any]]:
+        """The entries that are new since the last call, oldest first."""
+        path = f"/api/v1/journal?limit={ENTRIES}"
+        answer = self._ask(path)
+        try:
+            entries = {int(entry["id"]): entry for entry in answer.json()["data"]["entries"]}
+        except (ValueError, KeyError, TypeError) as e:
+            raise SidecarError(f"GET {self._url}{path}: not the documented answer: {answer.text[:200]!r}") from e
+        new = sorted(entries.keys() - self._seen)
+        self._seen.update(new)
+        return [entries[number] for number in new]
 
     def knobs(self) -> list[Mapping[str, KnobValue]]:
-        """The loader's settings as each rank reports them, by rank."""
+        """The loader's settings as each rank reports them, by rank; empty while none is attached."""
         ranks: dict[str, dict[str, KnobValue]] = {}
         for family in text_string_to_metric_families(self._ask("/metrics").text):
             for sample in family.samples:
@@ -65,15 +58,8 @@ class Watch:
                     ranks.setdefault(sample.labels["rank"], {})[KNOB_METRICS[sample.name]] = int(sample.value)
         return [ranks[rank] for rank in sorted(ranks, key=int)]
 
-    def _get(self, path: str) -> Any:
-        answer = self._ask(path)
-        try:
-            return answer.json()["data"]
-        except (ValueError, KeyError) as e:
-            raise SidecarError(f"GET {self.url}{path}: not the documented answer: {answer.text[:200]!r}") from e
-
     def _ask(self, path: str) -> httpx.Response:
         try:
-            return self.client.get(self.url + path).raise_for_status()
+            return self._client.get(self._url + path).raise_for_status()
         except httpx.HTTPError as e:
-            raise SidecarError(f"GET {self.url}{path}: {e}") from e
+            raise SidecarError(f"GET {self._url}{path}: {e}") from e

@@ -1,0 +1,114 @@
+"""Plays a scenario for the person at the terminal and says how it ended; the code behind `spikewatch demo`."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from sidecar.cli.demo.launch import Options, missing
+from sidecar.cli.demo.orchestrate import Demo, Result
+from sidecar.cli.demo.scenarios import SCENARIOS, Pace
+from sidecar.cli.demo.story import changed
+from sidecar.cli.demo.timeline import LiveTimeline, PlainTimeline
+from sidecar.errors import ConfigError, SpikewatchError
+
+ENDED_AS_IT_SHOULD, DIFFERED, INTERRUPTED = 0, 1, 130
+
+
+def play(
+    name: str,
+    options: Options,
+    *,
+    json_file: Path | None = None,
+    keep: Path | None = None,
+    plain: bool = False,
+    pace: Pace | None = None,
+    console: Console | None = None,
+) -> int:
+    """The exit code: 0 ended as it should, 1 did not, 130 interrupted. Leaves no process behind in any case."""
+    console = console or Console()
+    scenario = SCENARIOS[name]
+    if absent := missing():
+        console.print(f"The demo trains a real model and needs {', '.join(absent)}: pip install 'spikewatch\\[demo]'")
+        return DIFFERED
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    # A new one each time: the state of an earlier run would have its cooldowns and its journal in it.
+    directory = Path(tempfile.mkdtemp(prefix=f"spikewatch-{name}-", dir=keep)).absolute()
+    live = console.is_terminal and not plain
+    timeline = LiveTimeline(console, scenario.title) if live else PlainTimeline(console)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        with timeline:
+            result = Demo(scenario, options, pace or Pace(), timeline, directory).play()
+    except KeyboardInterrupt:
+        console.print(f"interrupted; what there is is in {directory}", highlight=False, soft_wrap=True)
+        return INTERRUPTED
+    except ConfigError as e:
+        console.print(str(e), style="red", markup=False, highlight=False, soft_wrap=True)
+        return DIFFERED
+    except SpikewatchError as e:
+        console.print(f"the demo broke off: {e}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return DIFFERED
+    if json_file is not None:
+        result.report.write(json_file)
+    summary(console, result, options)
+    return DIFFERED if result.differences else ENDED_AS_IT_SHOULD
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def summary(console: Console, result: Result, options: Options) -> None:
+    """The end in numbers."""
+    report = result.report
+    table = Table(title="By the training script's own log", title_justify="left", show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("starved", _rate(report.samples_per_s_before))
+    table.add_row("under the change", _rate(report.samples_per_s_after))
+    table.add_row("with these settings from the start", _rate(report.samples_per_s_best))
+    if report.detection_s is not None:
+        table.add_row("detected", f"{report.detection_s:.1f} s after the first starved step, plus the rule's own wait")
+    end = "rolled back" if report.rolled_back else "kept" if report.verdict == "helped" else "not kept"
+    verdict = f"{report.verdict}, {end}" if report.verdict else "none"
+    table.add_row("verdict", f"{verdict}: {changed(report.knobs_before, report.knobs_after)}")
+    counts = result.accounting
+    table.add_row("samples", f"{counts.consumed} used, {counts.lost} lost, {counts.repeated} repeated")
+    table.add_row("money", _money(result, options))
+    console.print()
+    console.print(table)
+    # Apart from the table, which would break a long path into pieces that nobody can copy.
+    console.print(f"Journal: {result.directory / 'state' / 'state.db'}", highlight=False, soft_wrap=True)
+    console.print(f"Logs:    {result.directory}", highlight=False, soft_wrap=True)
+    console.print()
+    if result.differences:
+        console.print("It did not end as it should:", style="bold red")
+        for line in result.differences:
+            console.print(f"  {line}", style="red", markup=False, highlight=False)
+    else:
+        console.print("It ended as it should.", style="bold green")
+
+
+def _rate(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1f} samples/s"
+
+
+def _money(result: Result, options: Options) -> str:
+    report, price = result.report, options.usd_per_gpu_hour
+    assumed = f"at an assumed {price:.2f} $/h a GPU, one a rank"
+    gain = report.usd_per_hour(options.nproc, price)
+    if gain is None:
+        return "not measured"
+    if report.rolled_back and gain < 0:
+        return f"the change would have wasted {-gain:.2f} $/h {assumed}; it was undone"
+    if report.rolled_back:
+        return f"the change would not have paid ({gain:+.2f} $/h {assumed}); it was undone"
+    return f"{gain:.2f} $/h no longer wasted on waiting, {assumed}"
