@@ -7,6 +7,7 @@ SpikewatchError
 ├── PluginError        a plugin is missing, a duplicate, or breaks its contract
 ├── CollectError       a collector could not take its sample
 ├── StateError         the state database cannot be used
+├── ResponseError      an approval or another word about a response cannot be taken
 └── ChannelError       the trainer's end of the channel misbehaved
 """
 
@@ -77,6 +78,10 @@ class CollectError(SpikewatchError):
 
 class StateError(SpikewatchError):
     """The state database cannot be opened, read or written."""
+
+
+class ResponseError(SpikewatchError):
+    """An approval, rejection or reset names nothing that could take it; the message says what there is."""
 
 
 class ChannelError(SpikewatchError):

@@ -33,13 +33,13 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE journal (
         id INTEGER PRIMARY KEY,
         at_ms INTEGER NOT NULL,
-        kind TEXT NOT NULL,             -- edge, decision, experiment, command, verdict, sidecar
+        kind TEXT NOT NULL,             -- edge, waiting, decision, experiment, command, verdict, sidecar
         episode TEXT NOT NULL DEFAULT '',
         response TEXT NOT NULL DEFAULT '',
         change_id TEXT NOT NULL DEFAULT '',
         data TEXT NOT NULL              -- JSON
     );
-    CREATE INDEX journal_episode ON journal (episode);
+    CREATE INDEX journal_episode ON journal (episode) WHERE episode != '';
     CREATE TABLE episodes (
         id TEXT PRIMARY KEY,
         alert TEXT NOT NULL,            -- JSON: name and labels
@@ -60,15 +60,16 @@ MIGRATIONS: tuple[str, ...] = (
         episode TEXT NOT NULL,
         response TEXT NOT NULL,
         trainer TEXT NOT NULL,          -- job and rendezvous epoch
-        state TEXT NOT NULL,
+        phase TEXT NOT NULL,
         updated_at_ms INTEGER NOT NULL,
-        data TEXT NOT NULL              -- JSON: order, baseline summary, verdict
+        data TEXT NOT NULL              -- JSON: the order, who was changed, verdict
     );
+    CREATE INDEX experiments_open ON experiments (phase) WHERE phase != 'closed';
     CREATE TABLE breakers (
-        response TEXT NOT NULL,
-        trainer TEXT NOT NULL,
-        data TEXT NOT NULL,             -- JSON: recent applications, ineffective in a row, quarantined knobs
-        PRIMARY KEY (response, trainer)
+        response TEXT NOT NULL,         -- empty: the row holds the quarantined knobs of a job
+        scope TEXT NOT NULL,            -- the pod or the job
+        data TEXT NOT NULL,             -- JSON: recent applications, ineffective in a row
+        PRIMARY KEY (response, scope)
     );
     """,
 )

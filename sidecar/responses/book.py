@@ -1,0 +1,154 @@
+"""The book of open episodes: edges open and end them, and every (episode, response) gets its one decision here."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from sidecar.errors import ResponseError
+from sidecar.model import AlertEvent, Edge
+from sidecar.responses.episode import Attempt, Episode, Key, Refusal, answering, episode_id, fired_at, key_of
+from sidecar.responses.records import Records, described
+from sidecar.responses.response import Response
+from sidecar.responses.tally import Tally
+
+
+class Book:
+    """Episodes in memory, with what they decide written through `records`. Commits nothing itself."""
+
+    def __init__(self, records: Records, tally: Tally, *, max_open: int, on_trial: Callable[[Episode], bool]) -> None:
+        """`on_trial` tells whether an experiment of that episode is under way, which keeps it open."""
+        self._records, self._tally = records, tally
+        self._max_open, self._on_trial = max_open, on_trial
+        self._open: OrderedDict[str, Episode] = OrderedDict()
+        self._firing: dict[Key, Episode] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """The open episodes, oldest first."""
+        return iter(sorted(self._open.values(), key=lambda e: (e.opened_at_ms, e.id)))
+
+    def turns(self, most: int) -> Iterator[Episode]:
+        """Up to `most` episodes, those that have waited longest for their turn first."""
+        for episode in list(islice(self._open.values(), most)):
+            self._open.move_to_end(episode.id)
+            yield episode
+
+    # --- edges ------------------------------------------------------------------------------------------------------
+
+    def take(self, events: Sequence[AlertEvent], responses: Iterable[Response], now_ms: int) -> None:
+        """Alert edges, in order: notes each, opens an episode on firing, ends it on resolved."""
+        responses = tuple(responses)
+        fired = [episode_id(e.alert, fired_at(e.alert, e.at_ms)) for e in events if e.edge is Edge.FIRING]
+        known = self._records.known(fired) | {e.id for e in self._firing.values()}
+        for event in events:
+            # State taken over from before a restart opens nothing.
+            opens = event.edge is Edge.FIRING and not event.restored
+            tried = answering(responses, event.alert) if opens else []
+            self._records.edge(event, [r.name for r in tried])
+            if event.edge is Edge.RESOLVED:
+                self._resolved(event, now_ms)
+            elif tried:
+                self._opened(event, tried, known, now_ms)
+
+    def _opened(self, event: AlertEvent, responses: list[Response], known: set[str], now_ms: int) -> None:
+        alert = event.alert
+        identifier = episode_id(alert, fired_at(alert, event.at_ms))
+        if identifier in known:
+            return  # the same edge again
+        known.add(identifier)
+        former = self._firing.get(key_of(alert))
+        if former is not None:  # its end was lost on the way
+            self._end(former, now_ms)
+        episode = Episode(identifier, alert, now_ms, [Attempt(r.name) for r in responses])
+        self._records.opened(episode)
+        if len(self._open) >= self._max_open:
+            for attempt in episode.attempts:
+                self.decide(episode, attempt, Refusal("episode_limit"), now_ms)
+            self.close(episode, "episode_limit", now_ms)
+            return
+        self._firing[key_of(alert)] = episode
+        self._open[episode.id] = episode
+
+    def _resolved(self, event: AlertEvent, now_ms: int) -> None:
+        episode = self._firing.get(key_of(event.alert))
+        # An end from before this beginning is an old message that comes late.
+        if episode is not None and event.at_ms >= fired_at(episode.alert, episode.opened_at_ms):
+            self._end(episode, now_ms)
+
+    def _end(self, episode: Episode, now_ms: int) -> None:
+        episode.resolved = True
+        self._firing.pop(key_of(episode.alert), None)
+        self._decide_all(episode, Refusal("resolved"), now_ms)
+        if not self._on_trial(episode):
+            self.close(episode, "resolved", now_ms)
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def wait(self, episode: Episode, attempt: Attempt, refusal: Refusal, now_ms: int) -> None:
+        """A passing refusal: noted the first time it is given, looked at again on the next turn."""
+        attempt.waits_for = refusal.reason
+        if refusal.reason not in attempt.waited:
+            attempt.waited.append(refusal.reason)
+            self._records.waiting(episode, attempt, refusal.detail, now_ms)
+
+    def decide(self, episode: Episode, attempt: Attempt, refusal: Refusal, now_ms: int, **data: Any) -> None:
+        """The decision. `data` says more; the plan and the reasons it waited for are added."""
+        attempt.decided, attempt.waits_for = refusal.reason, ""
+        self._records.decided(
+            episode.id,
+            attempt.response,
+            refusal.reason,
+            now_ms,
+            detail=refusal.detail,
+            waited=attempt.waited,
+            plan=described(attempt.plan),
+            **data,
+        )
+        self._tally.decision(refusal.reason)
+
+    def close(self, episode: Episode, reason: str, now_ms: int) -> None:
+        """The end of an episode; its attempts are all decided."""
+        episode.closed = True
+        self._open.pop(episode.id, None)
+        self._firing.pop(key_of(episode.alert), None)
+        self._records.closed(episode.id, reason, now_ms)
+
+    def interrupt(self, now_ms: int) -> None:
+        """Ends everything that is open because the process ends."""
+        for episode in self:
+            self._decide_all(episode, Refusal("interrupted"), now_ms)
+            self.close(episode, "interrupted", now_ms)
+
+    def take_over(self, now_ms: int) -> None:
+        """Ends what a former process left open: its alerts open episodes anew only with a new edge."""
+        for identifier, undecided in self._records.unfinished():
+            for response in undecided:
+                self._records.decided(identifier, response, "interrupted", now_ms)
+                self._tally.decision("interrupted")
+            self._records.closed(identifier, "interrupted", now_ms)
+
+    def drop_missing(self, responses: Iterable[str], now_ms: int) -> None:
+        """Ends the attempts of responses that a reload has removed."""
+        there = set(responses)
+        for episode in self:
+            for attempt in episode.undecided:
+                if attempt.response not in there:
+                    self.decide(episode, attempt, Refusal("response_removed"), now_ms)
+
+    def awaiting(self, identifier: str, response: str) -> tuple[Episode, Attempt]:
+        """The attempt that waits for an approval. Raises ResponseError that lists those that do."""
+        waiting = [(e, a) for e in self for a in e.undecided if a.waits_for == "awaiting_approval"]
+        for episode, attempt in waiting:
+            if episode.id == identifier and attempt.response == response:
+                return episode, attempt
+        known = f"these do: {', '.join(f'{e.id} {a.response}' for e, a in waiting[:10])}" if waiting else "nothing does"
+        raise ResponseError(f"{response} does not wait for an approval in episode {identifier}; {known}")
+
+    def _decide_all(self, episode: Episode, refusal: Refusal, now_ms: int) -> None:
+        for attempt in episode.undecided:
+            self.decide(episode, attempt, refusal, now_ms)

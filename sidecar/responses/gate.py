@@ -1,0 +1,155 @@
+"""What stands between a firing alert and a change: mode, limits, the plan and its bounds, guards, the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from sidecar.errors import QueryError
+from sidecar.hooks import Actuator, Remediation, View
+from sidecar.model import Alert, Change, Knob, Scope, Skip, TrainerIdentity
+from sidecar.responses.episode import Plan, Refusal
+from sidecar.responses.limits import Ledger, refusal
+from sidecar.responses.measure import Measure
+from sidecar.responses.response import Mode, Policy, Response
+from sidecar.responses.statistics import Window, lacks
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One actuator as seen in one tick. `undisturbed_since_ms`: nothing of it was changed or restarted since."""
+
+    identity: TrainerIdentity | None
+    knobs: Mapping[str, Knob]
+    facts: Mapping[str, float]
+    undisturbed_since_ms: int
+
+
+class Gate:
+    """Every check before an order, in the order in which the engine asks them. Holds no state of its own."""
+
+    def __init__(
+        self,
+        remediations: Mapping[str, Remediation],
+        actuators: Mapping[str, Actuator],
+        measure: Measure,
+        ledger: Ledger,
+        caps: Mapping[str, Mode],
+        policy: Policy,
+    ) -> None:
+        self._remediations, self._actuators = remediations, actuators
+        self._measure, self._ledger, self._policy = measure, ledger, policy
+        self._caps = caps
+
+    def mode(self, response: Response) -> Mode:
+        """The file's mode, lowered by the platform's cap."""
+        return min(response.mode, self._caps.get(response.remediation, Mode.ACT))
+
+    def actuator(self, response: Response) -> str:
+        """The actuator a response's changes go to."""
+        return self._remediations[response.remediation].actuator
+
+    def scope(self, response: Response, job: str) -> str:
+        """The key under which its limits count."""
+        return f"job:{job}" if response.limits.scope == "job" else "pod"
+
+    def standing(self, response: Response, sight: Sight | None, busy: Container[str], now_ms: int) -> Refusal | None:
+        """The refusals that do not depend on the alert: asked once a tick for each response."""
+        name = self.actuator(response)
+        if name not in self._actuators or sight is None:
+            return Refusal("no_actuator", f"{response.remediation} needs the actuator {name!r}, which is not there")
+        if sight.identity is None:
+            return Refusal("no_trainer")
+        reason = refusal(
+            self._ledger.record(response.name, self.scope(response, sight.identity.job)), response.limits, now_ms
+        )
+        if reason == "breaker_open" or name not in busy:
+            return Refusal(reason) if reason else None
+        return Refusal("busy")
+
+    def plan(self, response: Response, alert: Alert, sight: Sight) -> Plan | Refusal:
+        """The remediation's plan, held to its declarations and to the bounds of every knob."""
+        remediation = self._remediations[response.remediation]
+        view = View(sight.knobs, sight.identity, sight.facts)
+        try:
+            change = remediation.plan(alert, view, response.params)
+        except Exception as e:  # noqa: BLE001 - a plugin's mistake is a refusal on record, not the end of the tick
+            return Refusal("plugin_error", f"{type(e).__name__}: {e}")
+        if isinstance(change, Skip):
+            return Refusal(change.reason, change.detail)
+        if sight.identity is None:
+            return Refusal("no_trainer")
+        return _checked(remediation, change, sight.knobs) or self._placed(response, change, sight.knobs, sight.identity)
+
+    def _placed(
+        self, response: Response, change: Change, knobs: Mapping[str, Knob], identity: TrainerIdentity
+    ) -> Plan | Refusal:
+        quarantined = self._ledger.quarantined(identity.job) & set(change.values)
+        if quarantined:
+            return Refusal("quarantined", f"{', '.join(sorted(quarantined))} ended in an out-of-memory kill")
+        if any(knobs[name].scope is Scope.ALL_RANK for name in change.values) and 0 not in identity.ranks:
+            return Refusal("not_leader", "only the sidecar of global rank 0 changes what all ranks share")
+        found = {name: knobs[name].value for name in change.values}
+        return Plan(change, found, identity.job, identity.epoch, identity.run_ids)
+
+    def needs_approval(self, response: Response, plan: Plan, knobs: Mapping[str, Knob]) -> bool:
+        """Also where a change touches all ranks and the platform has not allowed `act` in so many words."""
+        if self.mode(response) is Mode.SUGGEST:
+            return True
+        shared = any(knobs[name].scope is Scope.ALL_RANK for name in plan.change.values if name in knobs)
+        return shared and self._caps.get(response.remediation) is not Mode.ACT
+
+    def guards(self, response: Response, now_ms: int) -> Refusal | None:
+        """A guard that is broken, or cannot be seen, before anything was done."""
+        try:
+            for expr in response.verify.abort_if:
+                if self._measure.evaluate(expr, now_ms):
+                    return Refusal("guard_broken", expr)
+                if not self._measure.seen(expr, now_ms):
+                    return Refusal("guard_absent", expr)
+        except QueryError as e:
+            return Refusal("query_error", str(e))
+        return None
+
+    def baseline(self, response: Response, active_at_ms: int, sight: Sight, now_ms: int) -> Window | Refusal:
+        """What the trainer did before: only while the alert was active and after the ranges have left what was before.
+
+        Grows beyond the configured length while it holds too few steps, as far as there is anything to read.
+        """
+        verify, policy = response.verify, self._policy
+        try:
+            floor = max(active_at_ms, sight.undisturbed_since_ms) + self._measure.longest_range_ms(verify.expr)
+            after = now_ms - verify.baseline_ms
+            if after < floor:
+                return Refusal("thin_baseline", f"full in {floor - after} ms")
+            steps = self._measure.steps(after, now_ms)
+            if steps is not None and steps < policy.min_steps:
+                after = max(floor, now_ms - policy.stretch * verify.baseline_ms)
+                steps = self._measure.steps(after, now_ms)
+                if steps is None or steps < policy.min_steps:
+                    return Refusal("thin_baseline", f"{steps or 0:g} of {policy.min_steps:g} steps")
+            found = self._measure.increments(verify.expr, after, now_ms)
+        except QueryError as e:
+            return Refusal("query_error", str(e))
+        if found.elements > 1:
+            return Refusal("not_one_element", f"{verify.expr} has {found.elements} elements")
+        window = Window(after, now_ms, found.samples, steps)
+        lack = lacks(window, min_steps=policy.min_steps, min_samples=policy.min_samples)
+        return Refusal("thin_baseline", lack) if lack else window
+
+
+def _checked(remediation: Remediation, change: Change, knobs: Mapping[str, Knob]) -> Refusal | None:
+    for name, value in change.values.items():
+        if change.actuator != remediation.actuator or name not in remediation.knobs:
+            return Refusal("undeclared_knob", f"{remediation.name} does not declare {change.actuator}.{name}")
+        knob = knobs.get(name)
+        if knob is None:
+            return Refusal("knob_missing", name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            low = knob.minimum if knob.minimum is not None else value
+            high = knob.maximum if knob.maximum is not None else value
+            if not low <= value <= high:
+                return Refusal("out_of_bounds", f"{name} = {value} is not within [{low:g}, {high:g}]")
+    if all(knobs[name].value == value for name, value in change.values.items()):
+        return Refusal("no_change")
+    return None

@@ -1,0 +1,243 @@
+"""Responses and caps files, checked against the plugins, PromQL and each other; every problem listed with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from sidecar import durations, promql
+from sidecar.errors import ConfigError, Problem, QueryError
+from sidecar.hooks import Remediation
+from sidecar.responses import matchers
+from sidecar.responses.response import Limits, Mode, Response, Verify
+from sidecar.responses.statistics import Goal
+from sidecar.yamlfile import Document
+
+_NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"  # goes into change ids, URLs and labels
+ModeText = Literal["observe", "suggest", "act"]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Verify(_Closed):
+    expr: str
+    goal: Literal["increase", "decrease"]
+    by: float = 0.05
+    baseline: int = 180_000
+    window: int = 180_000
+    abort_if: list[str] = []
+
+    @field_validator("by", mode="before")
+    @classmethod
+    def _percent(cls, value: Any) -> Any:
+        if not isinstance(value, str) or not value.endswith("%"):
+            raise ValueError("write a percentage like 5%")
+        try:
+            ratio = float(value[:-1]) / 100
+        except ValueError:
+            raise ValueError("write a percentage like 5%") from None
+        if not 0.01 <= ratio <= 100:
+            raise ValueError("must be at least 1%: noise decides about less")
+        return ratio
+
+    @field_validator("baseline", "window", mode="before")
+    @classmethod
+    def _window(cls, value: Any) -> Any:
+        ms = _duration(value)
+        if ms <= 0:
+            raise ValueError("must be longer than 0s")
+        return ms
+
+
+class _Limits(_Closed):
+    scope: Literal["pod", "job"] = "job"
+    cooldown: int = 300_000
+    per_hour: int = Field(default=4, ge=1)
+    max_ineffective: int = Field(default=3, ge=1)
+
+    @field_validator("cooldown", mode="before")
+    @classmethod
+    def _cooldown(cls, value: Any) -> Any:
+        return _duration(value)
+
+
+class _Response(_Closed):
+    name: str = Field(pattern=_NAME)
+    match: list[str] = Field(min_length=1)
+    remediation: str
+    with_: dict[str, Any] = Field(default={}, alias="with")
+    mode: ModeText = "observe"
+    verify: _Verify
+    limits: _Limits = _Limits()
+
+
+class _File(_Closed):
+    responses: list[Any]
+
+
+class _Caps(_Closed):
+    caps: dict[str, ModeText]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedResponses:
+    """The responses of a file, in its order, and what is accepted but is probably a mistake."""
+
+    responses: tuple[Response, ...]
+    warnings: tuple[Problem, ...] = ()
+
+
+def load_responses(
+    document: Document, remediations: Mapping[str, Remediation], alerts: Iterable[str] | None = None
+) -> LoadedResponses:
+    """Reads a responses file. `alerts`: the names that rules can raise, None where not known.
+
+    Raises ConfigError with every problem.
+    """
+    loader = _Loader(document, remediations, None if alerts is None else frozenset(alerts))
+    file = document.validate(_File)
+    found = [loader.response(i, value) for i, value in enumerate(file.responses)]
+    loader.check_names(found)
+    errors = [p for p in loader.problems if p.level == "error"]
+    if errors:
+        raise ConfigError(loader.problems)
+    return LoadedResponses(tuple(r for r in found if r is not None), tuple(loader.problems))
+
+
+def load_caps(document: Document, remediations: Iterable[str]) -> dict[str, Mode]:
+    """Reads a platform's caps, remediation -> highest mode. Raises ConfigError with every problem."""
+    caps = document.validate(_Caps).caps
+    known = sorted(remediations)
+    problems = [
+        document.problem(("caps", name), _unknown_remediation(name, known), key=True)
+        for name in caps
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return {name: Mode[mode.upper()] for name, mode in caps.items()}
+
+
+class _Loader:
+    def __init__(
+        self, document: Document, remediations: Mapping[str, Remediation], alerts: frozenset[str] | None
+    ) -> None:
+        self._document, self._remediations, self._alerts = document, remediations, alerts
+        self.problems: list[Problem] = []
+
+    def response(self, i: int, value: Any) -> Response | None:
+        """One entry; None where it has problems, all of which are then in `problems`."""
+        before = len(self.problems)
+        path = ("responses", i)
+        raw = value if isinstance(value, dict) else {}
+        try:
+            shape = self._document.validate(_Response, path)
+        except ConfigError as e:
+            self.problems.extend(e.problems)
+            shape = None
+        # What has the right shape is checked further even where something else has not: all problems at once.
+        found = self._matchers(path, raw.get("match"))
+        params = self._params(path, raw)
+        self._exprs(path, raw.get("verify"), shape)
+        if shape is None or params is None or any(p.level == "error" for p in self.problems[before:]):
+            return None
+        return _response(shape, found, params)
+
+    def check_names(self, responses: list[Response | None]) -> None:
+        """Names are identities: limits, breakers and records hang on them."""
+        seen: set[str] = set()
+        for i, response in enumerate(responses):
+            if response is not None and response.name in seen:
+                self._error(("responses", i, "name"), f"the name {response.name!r} is given twice")
+            elif response is not None:
+                seen.add(response.name)
+
+    def _matchers(self, path: tuple[str | int, ...], texts: Any) -> tuple[matchers.Matcher, ...]:
+        found: list[matchers.Matcher] = []
+        for j, text in enumerate(texts if isinstance(texts, list) else []):
+            if isinstance(text, str):
+                try:
+                    found.extend(matchers.parse(text))
+                except ValueError as e:
+                    self._error((*path, "match", j), f"{e} in {text!r}")
+        on_name = [m for m in found if m.name == "alertname"]
+        if self._alerts is not None and on_name:
+            if not any(all(m.matches({"alertname": a}) for m in on_name) for a in self._alerts):
+                wanted = " and ".join(str(m) for m in on_name)
+                self._warn((*path, "match"), f"no rule raises an alert with {wanted}: this response will never act")
+        return tuple(found)
+
+    def _params(self, path: tuple[str | int, ...], raw: Mapping[str, Any]) -> BaseModel | None:
+        name = raw.get("remediation")
+        if not isinstance(name, str):
+            return None
+        remediation = self._remediations.get(name)
+        if remediation is None:
+            self._error((*path, "remediation"), _unknown_remediation(name, sorted(self._remediations)))
+            return None
+        given = raw.get("with", {})
+        try:
+            return remediation.params.model_validate(given) if isinstance(given, dict) else None
+        except ValidationError as e:
+            self.problems.extend(self._document.located(e, (*path, "with")))
+            return None
+
+    def _exprs(self, path: tuple[str | int, ...], verify: Any, shape: _Response | None) -> None:
+        if not isinstance(verify, dict):
+            return
+        guards = verify.get("abort_if")
+        for j, guard in enumerate(guards if isinstance(guards, list) else []):
+            if isinstance(guard, str):
+                self._compiled((*path, "verify", "abort_if", j), guard)
+        expr = verify.get("expr")
+        longest = self._compiled((*path, "verify", "expr"), expr) if isinstance(expr, str) else None
+        if longest is not None and shape is not None and shape.verify.window < longest:
+            self._warn(
+                (*path, "verify", "window"),
+                f"shorter than the {durations.text(longest)} range in expr: it settles for longer than it measures",
+            )
+
+    def _compiled(self, path: tuple[str | int, ...], expr: str) -> int | None:
+        """The expression's longest range in ms; None where it is wrong."""
+        try:
+            promql.increments(expr)
+            return promql.compile([expr]).longest_range_ms(expr)
+        except QueryError as e:
+            self._error(path, str(e))
+            return None
+
+    def _error(self, path: tuple[str | int, ...], message: str) -> None:
+        self.problems.append(self._document.problem(path, message))
+
+    def _warn(self, path: tuple[str | int, ...], message: str) -> None:
+        self.problems.append(self._document.problem(path, message, level="warning"))
+
+
+def _response(shape: _Response, found: tuple[matchers.Matcher, ...], params: BaseModel) -> Response:
+    verify, limits = shape.verify, shape.limits
+    return Response(
+        name=shape.name,
+        matchers=found,
+        remediation=shape.remediation,
+        params=params,
+        mode=Mode[shape.mode.upper()],
+        verify=Verify(
+            verify.expr, Goal(verify.goal), verify.by, verify.baseline, verify.window, tuple(verify.abort_if)
+        ),
+        limits=Limits(limits.scope, limits.cooldown, limits.per_hour, limits.max_ineffective),
+    )
+
+
+def _duration(value: Any) -> int:
+    if not isinstance(value, str):
+        raise ValueError("write a duration like 180s or 5m")
+    return durations.parse(value)
+
+
+def _unknown_remediation(name: str, known: list[str]) -> str:
+    return f"unknown remediation {name!r}; there are: {', '.join(known) or 'none'}"

@@ -1,0 +1,88 @@
+"""A response as the engine sees it: which alerts it answers, with what, how far it may go, and how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal
+
+from pydantic import BaseModel
+
+from sidecar.responses.matchers import Matcher
+from sidecar.responses.statistics import Goal
+
+
+class Mode(IntEnum):
+    """How far a response may go; ordered, so that the lower of two is `min`."""
+
+    OBSERVE = 0  # says what it would do
+    SUGGEST = 1  # does it once somebody has approved
+    ACT = 2  # does it
+
+    @property
+    def text(self) -> str:
+        """As written in a file."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """How a change is judged. `by` is a ratio (0.05 = 5 %); any element of an `abort_if` expression breaks it off."""
+
+    expr: str
+    goal: Goal
+    by: float
+    baseline_ms: int
+    window_ms: int
+    abort_if: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often a response may act on one pod or job, and after how many ineffective experiments in a row it stops."""
+
+    scope: Literal["pod", "job"] = "job"
+    cooldown_ms: int = 300_000
+    per_hour: int = 4
+    max_ineffective: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One entry of a responses file, validated. `params` is an instance of the remediation's own schema."""
+
+    name: str
+    matchers: tuple[Matcher, ...]
+    remediation: str
+    params: BaseModel
+    mode: Mode
+    verify: Verify
+    limits: Limits = field(default_factory=Limits)
+
+    def answers(self, labels: Mapping[str, str]) -> bool:
+        """Whether every matcher accepts these labels (`alertname` among them)."""
+        return all(m.matches(labels) for m in self.matchers)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The engine's own times and sizes; one set for all responses. Milliseconds unless the name says otherwise."""
+
+    lease_ms: int = 30_000  # the trainer reverts this long after the last renewal
+    renew_ms: int = 5_000
+    settle_ms: int = 10_000  # at least; the longest range of the expression where that is longer
+    apply_timeout_ms: int = 120_000  # two steps of 40 s and a margin: orders take effect at a step boundary
+    close_timeout_ms: int = 120_000  # for the confirmation of a keep or a rollback, for the same reason
+    gone_grace_ms: int = 5_000  # the trainer's client reconnects within seconds if it lives
+    guard_grace_ms: int = 10_000  # a guard without a series for this long breaks off
+    approval_ttl_ms: int = 3_600_000
+    min_steps: float = 20
+    min_samples: int = 8
+    stretch: int = 5  # windows grow to this multiple while there are too few steps (40 s steps need 800 s for 20)
+    max_episodes: int = 10_000  # open at once; further alerts are refused on record
+    per_tick: int = 500  # episodes looked at in one tick, so that a storm cannot hold up the evaluation
+
+    def settle_for(self, longest_range_ms: int) -> int:
+        """How long after a change nothing is measured, so that no window mixes before and after."""
+        return max(self.settle_ms, longest_range_ms)

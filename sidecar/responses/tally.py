@@ -1,0 +1,44 @@
+"""The responder's own metrics: counts of verdicts and decisions since start, and what is going on now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from sidecar.model import Sample, labels_of
+from sidecar.responses.episode import FINAL
+from sidecar.responses.statistics import Verdict
+
+
+class Tally:
+    """Counters that begin at 0 for every label value known beforehand, so that a rate sees the first one."""
+
+    def __init__(self) -> None:
+        self._verdicts: Counter[tuple[str, str]] = Counter()
+        self._decisions: Counter[str] = Counter(dict.fromkeys(sorted(FINAL), 0))
+
+    def expect(self, remediations: Iterable[str]) -> None:
+        """Remediations that may be tried."""
+        for name in remediations:
+            for verdict in Verdict:
+                self._verdicts.setdefault((name, verdict.value), 0)
+
+    def verdict(self, remediation: str, verdict: Verdict) -> None:
+        """One experiment was judged."""
+        self._verdicts[remediation, verdict.value] += 1
+
+    def decision(self, reason: str) -> None:
+        """One (episode, response) was decided."""
+        self._decisions[reason] += 1
+
+    def samples(self, *, active: int, episodes: int, breakers: Iterable[tuple[str, str]]) -> Iterable[Sample]:
+        """Everything for /metrics."""
+        for (remediation, verdict), n in self._verdicts.items():
+            labels = labels_of({"remediation": remediation, "verdict": verdict})
+            yield Sample("spikewatch_experiments_total", labels, float(n))
+        for reason, n in self._decisions.items():
+            yield Sample("spikewatch_decisions_total", labels_of({"reason": reason}), float(n))
+        yield Sample("spikewatch_experiment_active", (), float(active))
+        yield Sample("spikewatch_episodes_open", (), float(episodes))
+        for response, _ in breakers:
+            yield Sample("spikewatch_response_breaker_open", labels_of({"response": response}), 1.0)

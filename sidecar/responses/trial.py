@@ -1,0 +1,83 @@
+"""A running experiment with what only this process knows of it: the baseline, the guards' patience, the OOM count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sidecar.errors import QueryError
+from sidecar.hooks import Actuator
+from sidecar.model import ChangeState, Outcome
+from sidecar.responses.experiment import UNVERIFIED, Experiment, Phase, Seen
+from sidecar.responses.measure import Measure
+from sidecar.responses.response import Policy, Response
+from sidecar.responses.statistics import Judgement, Verdict, Window, judge
+
+OOM_FACT = "oom_kills_total"
+"""The fact that counts out-of-memory kills in this pod; where it is unknown nothing is quarantined."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """`response` and `baseline` are None for an experiment taken over from a former process: it is never measured."""
+
+    experiment: Experiment
+    response: Response | None = None
+    baseline: Window | None = None
+    oom_kills: float | None = None
+    guard_absent_ms: int = 0
+
+    def seen(
+        self, actuator: Actuator | None, measure: Measure, facts: Mapping[str, float], policy: Policy, now_ms: int
+    ) -> Seen:
+        """This tick's observations for the state machine."""
+        if actuator is None:  # no longer configured: the lease decides, and the state machine waits for it
+            return Seen(now_ms, None, Outcome(ChangeState.UNKNOWN))
+        identity, outcome = actuator.identity(), actuator.outcome(self.experiment.change_id)
+        if self.response is None or self.baseline is None or self.experiment.phase not in UNVERIFIED:
+            return Seen(now_ms, identity, outcome)
+        try:
+            settle = policy.settle_for(measure.longest_range_ms(self.response.verify.expr))
+            broken = self._oom(facts) or self._guard(self.response, measure, policy, now_ms)
+            judgement = None if broken else self._judgement(self.response, self.baseline, measure, policy, now_ms)
+        except QueryError:
+            return Seen(now_ms, identity, outcome, broken="query_error")
+        return Seen(now_ms, identity, outcome, settle, broken, judgement)
+
+    def _oom(self, facts: Mapping[str, float]) -> str:
+        kills = facts.get(OOM_FACT)
+        return "oom_kill" if kills is not None and self.oom_kills is not None and kills > self.oom_kills else ""
+
+    def _guard(self, response: Response, measure: Measure, policy: Policy, now_ms: int) -> str:
+        absent = False
+        for expr in response.verify.abort_if:
+            if measure.evaluate(expr, now_ms):
+                return "guard_broken"
+            absent = absent or not measure.seen(expr, now_ms)
+        self.guard_absent_ms = (self.guard_absent_ms or now_ms) if absent else 0
+        return "guard_absent" if absent and now_ms - self.guard_absent_ms >= policy.guard_grace_ms else ""
+
+    def _judgement(
+        self, response: Response, baseline: Window, measure: Measure, policy: Policy, now_ms: int
+    ) -> Judgement | None:
+        """None until the window is full: as long as configured, and then as long as steps come but are too few."""
+        x, verify = self.experiment, response.verify
+        length = now_ms - x.measure_from_ms
+        if x.phase is not Phase.MEASURING or length < verify.window_ms:
+            return None
+        steps = measure.steps(x.measure_from_ms, now_ms)
+        if steps is None and baseline.steps is not None:
+            return Judgement(Verdict.INCONCLUSIVE, "missing_data_in_window")
+        if steps is not None and 0 < steps < policy.min_steps and length < policy.stretch * verify.window_ms:
+            return None
+        found = measure.increments(verify.expr, x.measure_from_ms, now_ms)
+        if found.elements > 1:
+            return Judgement(Verdict.INCONCLUSIVE, "not_one_element")
+        return judge(
+            baseline,
+            Window(x.measure_from_ms, now_ms, found.samples, steps),
+            goal=verify.goal,
+            by=verify.by,
+            min_steps=policy.min_steps,
+            min_samples=policy.min_samples,
+        )
