@@ -17,7 +17,7 @@ WORKERS, PREFETCH = "num_workers", "prefetch_factor"
 
 WORKERS_PER_CORE = 4
 """Workers that wait for storage use little of a core, so more of them than cores pay off: four keep one core busy while
-three quarters of their time is waiting. CPU-bound loading gains nothing beyond one a core, and is undone by its verdict."""
+three quarters of their time is waiting. CPU-bound loading gains nothing beyond one a core, which its verdict shows."""
 
 WORKER_BYTES = 256 << 20
 """A worker that imports torch holds over 200 MB; taken where the pod's own figure is not known."""
@@ -31,9 +31,7 @@ class Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    factor: float = Field(
-        default=2, ge=0.25, le=8, description="by which workers and prefetched batches are multiplied"
-    )
+    factor: float = Field(default=2, ge=0.25, le=8, description="multiplies workers and prefetched batches")
     max_prefetch: int = Field(default=16, ge=1, le=64, description="batches a worker, at most")
     max_workers: int = Field(default=8, ge=1, le=64, description="workers a rank, at most")
 
@@ -63,7 +61,8 @@ class DataloaderPrefetch:
         if missing:
             return Skip("knob_missing", f"the trainer does not offer {', '.join(missing)}")
         workers, prefetch = view.knobs[WORKERS], view.knobs[PREFETCH]
-        most, because = _most_workers(workers, view.facts, params)
+        ranks = max(1, len(view.identity.ranks))
+        most, because = _most_workers(workers, ranks, view.facts, params)
         values: dict[str, KnobValue] = {
             WORKERS: _scaled(int(workers.value), params.factor, 1, most),
             PREFETCH: _scaled(int(prefetch.value), params.factor, 1, _bounded(params.max_prefetch, prefetch)),
@@ -83,14 +82,14 @@ def _scaled(now: int, factor: float, least: int, most: int) -> int:
     return min(now, max(least, min(now - 1, round(now * factor))))
 
 
-def _most_workers(workers: Knob, facts: Mapping[str, float], params: Params) -> tuple[int, str]:
-    """The tightest limit and whose it is."""
+def _most_workers(workers: Knob, ranks: int, facts: Mapping[str, float], params: Params) -> tuple[int, str]:
+    """The tightest limit on a rank's workers and whose it is; the ranks of a pod share its cores and memory."""
     limits = [(_bounded(params.max_workers, workers), "max_workers")]
     if "cpu_quota" in facts:
-        limits.append((max(1, int(facts["cpu_quota"] * WORKERS_PER_CORE)), f"{WORKERS_PER_CORE} a core"))
+        limits.append((max(1, int(facts["cpu_quota"] * WORKERS_PER_CORE / ranks)), f"{WORKERS_PER_CORE} a core"))
     if "memory_available_bytes" in facts:
         each = facts.get("worker_memory_bytes", WORKER_BYTES)
-        more = int(facts["memory_available_bytes"] * MEMORY_SHARE / each)
+        more = int(facts["memory_available_bytes"] * MEMORY_SHARE / each / ranks)
         limits.append((int(workers.value) + max(0, more), "free memory"))
     return min(limits)
 

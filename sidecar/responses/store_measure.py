@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from sidecar import promql
 from sidecar.model import Labels
@@ -13,40 +13,29 @@ STEPS = "spikewatch_trainer_steps_total"
 """Counts steps, one series a rank."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    metrics: frozenset[str]
+    longest_range_ms: int
+    newest: str  # the expression reduced to its newest increments
+    evaluator: promql.Evaluator  # of the expression, of `newest`, and of each metric's bare selector
+
+
 class StoreMeasure:
-    """Implements `measure.Measure` for a fixed set of expressions; make a new one at reload."""
+    """Implements `measure.Measure`; an expression is compiled when it is first asked about."""
 
-    def __init__(
-        self, store: Store, exprs: Iterable[str], *, steps_metric: str = STEPS, interval_ms: int = 1000
-    ) -> None:
-        """Raises QueryError for an expression that does not compile."""
-        self._store, self._steps, self._interval_ms = store, steps_metric, interval_ms
-        self._exprs = tuple(dict.fromkeys(exprs))
-        self._newest = {expr: promql.increments(expr) for expr in self._exprs}
-        compiled = [*self._exprs, *self._newest.values()]
-        self._program = promql.compile(compiled)
-        names = {metric for expr in self._exprs for metric in self._program.metrics(expr)}
-        self._present = promql.compile([_selector(name) for name in names])
-        # Times go back and forth here, which the incremental face does not allow.
-        self._evaluator = self._program.bind(store, "naive", interval_ms)
-        self._presence = self._present.bind(store, "naive", interval_ms)
-
-    def reserve(self, spans: Mapping[str, int]) -> None:
-        """Makes the store keep what will be read: `spans` as the responder gives them, expression -> ms."""
-        needs = self._program.needs()
-        for expr, span in spans.items():
-            for metric in self._program.metrics(expr):
-                needs[metric] = needs.get(metric, 0) + span
-        if spans:
-            needs[self._steps] = max(needs.get(self._steps, 0), max(spans.values()))
-        self._store.reserve(needs)
+    def __init__(self, store: Store, interval_ms: int = 1000, *, steps_metric: str = STEPS) -> None:
+        """`interval_ms` is the default step of subqueries."""
+        self._store, self._interval_ms, self._steps = store, interval_ms, steps_metric
+        self._known: dict[str, _Compiled] = {}
 
     def increments(self, expr: str, after_ms: int, until_ms: int) -> Increments:
         """As in `measure.Measure`."""
+        compiled = self._compiled(expr)
         samples: list[tuple[int, float]] = []
         most = 0
-        for t in self._times(expr, after_ms, until_ms):
-            elements = _elements(self._evaluator.at(self._newest[expr], t))
+        for t in self._times(compiled, after_ms, until_ms):
+            elements = _elements(compiled.evaluator.at(compiled.newest, t))
             most = max(most, len(elements))
             if len(elements) == 1:
                 samples.append((t, elements[0][1]))
@@ -54,16 +43,16 @@ class StoreMeasure:
 
     def evaluate(self, expr: str, t_ms: int) -> list[tuple[Labels, float]]:
         """As in `measure.Measure`."""
-        return _elements(self._evaluator.at(expr, t_ms))
+        return _elements(self._compiled(expr).evaluator.at(expr, t_ms))
 
     def seen(self, expr: str, t_ms: int) -> bool:
         """As in `measure.Measure`."""
-        names = self._program.metrics(expr)
-        return all(_elements(self._presence.at(_selector(name), t_ms)) for name in names)
+        compiled = self._compiled(expr)
+        return all(_elements(compiled.evaluator.at(_selector(name), t_ms)) for name in compiled.metrics)
 
     def longest_range_ms(self, expr: str) -> int:
         """As in `measure.Measure`."""
-        return self._program.longest_range_ms(expr)
+        return self._compiled(expr).longest_range_ms
 
     def steps(self, after_ms: int, until_ms: int) -> float | None:
         """As in `measure.Measure`."""
@@ -71,9 +60,19 @@ class StoreMeasure:
         elements = _elements(promql.evaluate(self._store, expr, until_ms, self._interval_ms))
         return elements[0][1] if elements else None
 
-    def _times(self, expr: str, after_ms: int, until_ms: int) -> list[int]:
+    def _compiled(self, expr: str) -> _Compiled:
+        if expr not in self._known:
+            metrics = promql.compile([expr]).metrics(expr)
+            newest = promql.increments(expr)
+            program = promql.compile([expr, newest, *(_selector(name) for name in metrics)])
+            # Times go back and forth here, which the incremental face does not allow.
+            evaluator = program.bind(self._store, "naive", self._interval_ms)
+            self._known[expr] = _Compiled(metrics, program.longest_range_ms(expr), newest, evaluator)
+        return self._known[expr]
+
+    def _times(self, compiled: _Compiled, after_ms: int, until_ms: int) -> list[int]:
         """Those of the metric that is sampled most rarely, so that no increment of any is read twice."""
-        times = [self._store.sample_times(m, after_ms, until_ms) for m in self._program.metrics(expr)]
+        times = [self._store.sample_times(name, after_ms, until_ms) for name in compiled.metrics]
         return min(times, key=len, default=[])
 
 

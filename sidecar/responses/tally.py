@@ -5,9 +5,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from sidecar.model import Sample, labels_of
+from sidecar.model import MetricInfo, Sample, labels_of
 from sidecar.responses.episode import FINAL
 from sidecar.responses.statistics import Verdict
+
+METRICS = (
+    MetricInfo(
+        "spikewatch_experiments_total",
+        "counter",
+        "",
+        "Experiments judged since start.",
+        ("remediation", "verdict"),
+        "responder",
+    ),
+    MetricInfo(
+        "spikewatch_decisions_total",
+        "counter",
+        "",
+        "Decisions about a response in an episode since start, one each.",
+        ("reason",),
+        "responder",
+    ),
+    MetricInfo("spikewatch_experiment_active", "gauge", "", "Experiments under way.", (), "responder"),
+    MetricInfo("spikewatch_episodes_open", "gauge", "", "Episodes that are not over yet.", (), "responder"),
+    MetricInfo(
+        "spikewatch_response_breaker_open",
+        "gauge",
+        "",
+        "1 where a response has stopped acting because its last experiments did not help.",
+        ("response",),
+        "responder",
+    ),
+)
+"""What the responder exports."""
 
 
 class Tally:
@@ -40,5 +70,5 @@ class Tally:
             yield Sample("spikewatch_decisions_total", labels_of({"reason": reason}), float(n))
         yield Sample("spikewatch_experiment_active", (), float(active))
         yield Sample("spikewatch_episodes_open", (), float(episodes))
-        for response, _ in breakers:
+        for response in sorted({response for response, _ in breakers}):
             yield Sample("spikewatch_response_breaker_open", labels_of({"response": response}), 1.0)
