@@ -132,6 +132,8 @@ class Alertmanager(_Closed):
     def _url(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError(f"not an http(s) URL: {value!r}")
+        if "@" in value.partition("//")[2].partition("/")[0]:
+            raise ValueError("credentials belong into basic_auth, not into the URL")
         return value.rstrip("/")
 
 

@@ -1,1 +1,1 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""What the sidecar says over HTTP, and the few things that may be asked of it."""

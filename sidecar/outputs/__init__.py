@@ -1,1 +1,1 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""Where results go: Alertmanagers and the /metrics page."""

@@ -1,0 +1,237 @@
+"""What the routes answer, over real connections."""
+
+import asyncio
+import gzip
+import logging
+
+import httpx
+import pytest
+
+from sidecar.api import routes
+from sidecar.api.replies import number
+from sidecar.api.services import Refusal
+from sidecar.errors import ConfigError, Problem
+from sidecar.model import Alert, AlertState
+
+
+def failing(*problems):
+    async def reload():
+        raise ConfigError(problems)
+
+    return reload
+
+
+def alert(state=AlertState.FIRING, value=1.0, annotations=()):
+    labels = (("alertname", "Starved"), ("severity", "warning"))
+    return Alert("Starved", labels, annotations, state, value, 1_700_000_000_500)
+
+
+def test_metrics_are_what_the_page_says_for_the_accept_header_given(serve):
+    client = serve(page=lambda accept: (f"for {accept}".encode(), "text/x-page; version=7"))
+    answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text", "Accept-Encoding": "identity"})
+    assert (answer.status_code, answer.text) == (200, "for application/openmetrics-text")
+    assert answer.headers["content-type"] == "text/x-page; version=7"
+
+
+def test_metrics_are_compressed_for_who_understands_it(serve):
+    client = serve(page=lambda accept: (b"x 1\n" * 1000, "text/plain"))
+    with client.stream("GET", "/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
+        packed = b"".join(answer.iter_raw())
+    assert answer.headers["content-encoding"] == "gzip"
+    assert len(packed) < 400
+    assert gzip.decompress(packed) == b"x 1\n" * 1000
+
+
+def test_a_running_sidecar_is_healthy_even_while_it_is_not_ready(serve):
+    client = serve(not_ready=lambda: "first evaluation is still to come")
+    assert client.get("/-/healthy").status_code == 200
+    answer = client.get("/-/ready")
+    assert (answer.status_code, answer.text) == (
+        503,
+        "spikewatch is not ready: first evaluation is still to come\n",
+    )
+
+
+def test_a_ready_sidecar_says_so(serve):
+    assert serve().get("/-/ready").status_code == 200
+
+
+def test_alerts_are_listed_as_prometheus_lists_them(serve):
+    client = serve(alerts=lambda: [alert(value=0.58, annotations=(("summary", "slow"),))])
+    assert client.get("/api/v1/alerts").json() == {
+        "status": "success",
+        "data": {
+            "alerts": [
+                {
+                    "labels": {"alertname": "Starved", "severity": "warning"},
+                    "annotations": {"summary": "slow"},
+                    "state": "firing",
+                    "activeAt": "2023-11-14T22:13:20.500Z",
+                    "value": "5.8e-01",
+                }
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "1e+00"),
+        (0.0, "0e+00"),
+        (-1234.5, "-1.2345e+03"),
+        (1e100, "1e+100"),
+        (0.1 + 0.2, "3.0000000000000004e-01"),
+        (float("inf"), "+Inf"),
+        (float("-inf"), "-Inf"),
+        (float("nan"), "NaN"),
+    ],
+)
+def test_numbers_are_spelled_as_go_spells_them(value, text):
+    assert number(value) == text
+
+
+def test_build_information_is_given(serve):
+    assert serve(build={"version": "1.2"}).get("/api/v1/status/buildinfo").json()["data"] == {"version": "1.2"}
+
+
+def test_experiments_are_given_as_they_are(serve):
+    client = serve(experiments=lambda: [{"change_id": "c1", "state": "measuring"}])
+    assert client.get("/api/v1/experiments").json()["data"] == {
+        "experiments": [{"change_id": "c1", "state": "measuring"}]
+    }
+
+
+def test_the_journal_gives_as_many_entries_as_asked_for(serve):
+    client = serve(journal=lambda limit: [{"id": n} for n in range(limit)])
+    assert len(client.get("/api/v1/journal").json()["data"]["entries"]) == 100
+    assert len(client.get("/api/v1/journal?limit=3").json()["data"]["entries"]) == 3
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "10001", "9" * 100, "", "٣"])
+def test_a_limit_that_is_none_is_refused(serve, limit):
+    answer = serve().get("/api/v1/journal", params={"limit": limit})
+    assert answer.status_code == 400
+    assert answer.json()["errorType"] == "bad_data"
+
+
+def test_a_reload_without_problems_succeeds_and_tells_the_warnings(serve):
+    async def reload():
+        return [Problem("a.yaml", 3, 1, "never fires", "warning")]
+
+    answer = serve(reload=reload).post("/-/reload")
+    assert answer.status_code == 200
+    assert answer.json()["data"] == {"warnings": ["a.yaml:3:1: warning: never fires"]}
+
+
+def test_a_reload_with_problems_is_refused_with_every_one_of_them(serve, caplog):
+    problems = [Problem("a.yaml", 3, 7, "unknown key 'fro'"), Problem("b.yaml", 0, 0, "cannot be read")]
+    with caplog.at_level(logging.WARNING):
+        answer = serve(reload=failing(*problems)).post("/-/reload")
+    assert answer.status_code == 400
+    body = answer.json()
+    assert body["status"] == "error"
+    assert body["error"] == "a.yaml:3:7: error: unknown key 'fro'\nb.yaml: error: cannot be read"
+    assert body["problems"][0] == {
+        "file": "a.yaml",
+        "line": 3,
+        "column": 7,
+        "message": "unknown key 'fro'",
+        "level": "error",
+    }
+    assert "unknown key 'fro'" in caplog.text
+
+
+def test_a_refused_reload_is_plain_text_for_who_asks_for_it(serve):
+    client = serve(reload=failing(Problem("a.yaml", 3, 7, "bad")))
+    answer = client.post("/-/reload", headers={"Accept": "text/plain"})
+    assert (answer.status_code, answer.text) == (400, "a.yaml:3:7: error: bad\n")
+
+
+def test_two_reloads_at_once_run_one_after_the_other(serve, loop):
+    under_way, most = 0, 0
+
+    async def reload():
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.02)
+        under_way -= 1
+        return ()
+
+    client = serve(reload=reload)
+
+    async def both():
+        async with httpx.AsyncClient(base_url=client.base_url, trust_env=False) as c:
+            return await asyncio.gather(*(c.post("/-/reload") for _ in range(4)))
+
+    assert [a.status_code for a in asyncio.run(both())] == [200] * 4
+    assert most == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (None, 200),
+        (Refusal("unknown", "no such episode"), 404),
+        (Refusal("conflict", "already resolved"), 409),
+    ],
+)
+def test_an_approval_reaches_whoever_decides_and_brings_back_the_answer(serve, outcome, status):
+    asked = []
+    client = serve(approve=lambda episode, response: asked.append((episode, response)) or outcome)
+    answer = client.post("/api/v1/responses/ep-1/feed%20it/approve")
+    assert answer.status_code == status
+    assert asked == [("ep-1", "feed it")]
+    assert outcome is None or answer.json()["error"] == outcome.reason
+
+
+def test_with_nothing_to_approve_every_approval_is_unknown(serve):
+    assert serve().post("/api/v1/responses/a/b/approve").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/api/v1/nothing", "/-/quit", "/api/v1/responses/a/approve"])
+def test_an_unknown_address_is_answered_in_json(serve, path):
+    answer = serve().get(path)
+    assert answer.status_code == 404
+    assert answer.json() == {"status": "error", "errorType": "not_found", "error": f"there is no {path}"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/metrics", "GET"),
+        ("GET", "/-/reload", "POST"),
+        ("DELETE", "/api/v1/alerts", "GET"),
+        ("GET", "/api/v1/responses/a/b/approve", "POST"),
+    ],
+)
+def test_a_wrong_method_is_answered_with_the_right_one(serve, method, path, allowed):
+    answer = serve().request(method, path)
+    assert answer.status_code == 405
+    assert allowed in answer.headers["allow"]
+    assert answer.json()["status"] == "error"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready"])
+def test_the_open_listener_offers_metrics_and_health(serve, path):
+    assert serve(routes.metrics_only).get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/alerts", "/api/v1/journal", "/api/v1/experiments", "/-/reload"])
+def test_the_open_listener_offers_nothing_else(serve, path):
+    client = serve(routes.metrics_only)
+    assert client.get(path).status_code == 404
+    assert client.post(path).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/alerts", "/api/v1/journal"])
+def test_a_service_that_breaks_is_an_error_in_json_without_its_details(serve, path, caplog):
+    def broken(*given):
+        raise RuntimeError("secret")
+
+    answer = serve(page=broken, alerts=broken, journal=broken).get(path)
+    assert answer.status_code == 500
+    assert answer.json()["errorType"] == "internal"
+    assert "secret" not in answer.text
+    assert "RuntimeError: secret" in caplog.text
