@@ -36,7 +36,7 @@ class Document:
 
     def __init__(self, file: str, text: str) -> None:
         """Raises ConfigError for bad YAML, duplicate keys, aliases, or anything that is no mapping/sequence/scalar."""
-        self.file = file
+        self.file, self.text = file, text
         self._values: dict[Path_, Mark] = {}
         self._keys: dict[Path_, Mark] = {}
         self._problems: list[Problem] = []

@@ -1,1 +1,42 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""The command line: `spikewatch run | demo | check | test | version`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+# name → module:attribute. Imported only when used: `spikewatch version` must not load an HTTP stack.
+_COMMANDS = {
+    "run": "sidecar.cli.run:run",
+    "demo": "sidecar.cli.demo:demo",
+    "check": "sidecar.cli.check:check",
+    "test": "sidecar.cli.test:test",
+    "version": "sidecar.cli.version:version",
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+def _spikewatch() -> None:
+    """Watches a training job for cost spikes, and fixes the cause with proof.
+
+    Exit codes: 0 as it should be, 1 something is wrong with what was asked about, 2 wrong usage.
+    """
+
+
+def main(args: list[str] | None = None, **extra: Any) -> None:
+    """The console script."""
+    _spikewatch(args=args, prog_name="spikewatch", **extra)

@@ -1,0 +1,111 @@
+"""Wires the rooms together and runs them: listeners, signals, pace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from sidecar import __version__
+from sidecar.api.routes import full, metrics_only
+from sidecar.api.server import Server
+from sidecar.api.services import Refusal, Services
+from sidecar.app import collecting, records
+from sidecar.app.rulebook import load_rulebook
+from sidecar.app.sidecar import Sidecar
+from sidecar.app.waker import Waker
+from sidecar.clock import Clock, SystemClock
+from sidecar.errors import ConfigError, StateError
+from sidecar.plugins import Registry
+from sidecar.settings import load
+
+_log = logging.getLogger(__name__)
+
+
+def build(config: Path | None, clock: Clock | None = None, environ: Mapping[str, str] | None = None) -> Sidecar:
+    """A sidecar from a configuration file. Raises ConfigError with every problem, StateError."""
+    registry = Registry()
+    registry.discover()
+    for problem in registry.problems:
+        _log.error("plugin left out: %s", problem)
+    loaded = load(config, environ)
+    collecting.check(loaded, registry)
+    rulebook = load_rulebook(loaded, registry)
+    for warning in rulebook.warnings:
+        _log.warning("%s", warning)
+    return Sidecar(config, loaded, rulebook, registry, clock or SystemClock(), environ=environ)
+
+
+def services(sidecar: Sidecar) -> Services:
+    """What the API may call."""
+    settings = sidecar.rulebook.loaded.settings
+    token = settings.http.token_file
+
+    def approve(episode: str, response: str) -> Refusal | None:
+        refused = sidecar.approve(episode, response, "api")
+        return Refusal("unknown", refused) if refused else None
+
+    return Services(
+        page=lambda accept: sidecar.exposition.page(accept),
+        not_ready=lambda: "" if sidecar.vitals.ticks else "the first evaluation has not run",
+        reload=sidecar.reload,
+        alerts=lambda: sidecar.manager.alerts(),
+        experiments=lambda: [records.experiment(x) for x in sidecar.responder.experiments()],
+        journal=lambda limit: records.newest_entries(sidecar.journal, limit),
+        approve=approve,
+        build={"version": __version__, "application": "spikewatch"},
+        token_file=sidecar.rulebook.loaded.path(token) if token else None,
+    )
+
+
+async def serve(config: Path | None, environ: Mapping[str, str] | None = None) -> None:
+    """Runs until SIGTERM or SIGINT. Raises ConfigError or StateError where it cannot start."""
+    sidecar = build(config, environ=environ)
+    settings = sidecar.rulebook.loaded.settings
+    offered = services(sidecar)
+    servers = [Server(full(offered), *settings.http.address)]
+    if settings.metrics is not None:
+        servers.append(Server(metrics_only(offered), *settings.metrics.address))
+    waker = Waker(sidecar.tick, settings.evaluation_interval, sidecar.clock)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_reload(sidecar, waker)))
+    started: list[Server] = []
+    try:
+        try:
+            await sidecar.start()
+            for server in servers:
+                await server.start()
+                started.append(server)
+        except OSError as e:
+            raise StateError(e.strerror or str(e)) from e
+        waker.start()
+        sidecar.tick()
+        _log.info("running: %s", ", ".join(f"http://{host}:{port}" for host, port in (s.address for s in started)))
+        await stopping.wait()
+    finally:
+        await waker.stop()
+        await asyncio.gather(sidecar.stop(), *(server.stop() for server in started))
+
+
+async def _reload(sidecar: Sidecar, waker: Waker) -> None:
+    try:
+        await sidecar.reload()
+    except ConfigError as e:
+        _log.error("reload refused, the running configuration stays:\n%s", e)
+        return
+    waker.retime(sidecar.rulebook.loaded.settings.evaluation_interval)
+    _log.info("configuration reloaded")
+
+
+def run_forever(config: Path | None) -> None:
+    """`spikewatch run`. Logs go to stderr, the journal's JSON lines to stdout."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    asyncio.run(serve(config))

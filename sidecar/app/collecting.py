@@ -1,0 +1,75 @@
+"""Collectors made from the configuration, and the facts that remediations plan with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from sidecar.clock import Clock
+from sidecar.collectors import cgroup
+from sidecar.collectors.runner import Runner
+from sidecar.errors import ConfigError, Problem
+from sidecar.hooks import Collector, CollectorSettings
+from sidecar.model import Availability, Sample, Status, labels_of
+from sidecar.plugins import Registry
+from sidecar.settings import Loaded
+from sidecar.store import Store
+
+FACTS_KEPT_MS = 5_000  # a quota changes rarely, and a plan is looked at again every tick
+
+
+def check(loaded: Loaded, registry: Registry) -> dict[str, CollectorSettings]:
+    """The settings of every collector there is. Raises ConfigError for unknown collectors and wrong settings."""
+    problems: list[Problem] = []
+    document = loaded.document
+    found: dict[str, CollectorSettings] = {}
+    given: Mapping[str, Mapping[str, Any]] = loaded.settings.collectors
+    for name in given:
+        if name not in registry.collectors:
+            known = ", ".join(sorted(registry.collectors)) or "none"
+            problems.append(
+                document.problem(("collectors", name), f"no such collector: {name} (there are: {known})", key=True)
+            )
+    for name, cls in registry.collectors.items():
+        try:
+            found[name] = cls.settings.model_validate(given.get(name, {}))
+        except ValidationError as e:
+            problems.extend(document.located(e, ("collectors", name)))
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def runner(loaded: Loaded, registry: Registry, store: Store, clock: Clock) -> Runner:
+    """Every collector that is not turned off, in its own thread. Raises ConfigError."""
+    made: list[tuple[Collector, CollectorSettings]] = []
+    for name, settings in check(loaded, registry).items():
+        if settings.enabled:
+            cls: Any = registry.collector(name)
+            made.append((cls(settings), settings))
+    return Runner(made, store, clock)
+
+
+def state(name: str, status: Status) -> Iterable[Sample]:
+    """What the runner says of its collectors, for one that is driven by the event loop itself."""
+    up = status.state in (Availability.AVAILABLE, Availability.DEGRADED)
+    yield Sample("spikewatch_collector_up", (("collector", name),), float(up))
+    labels = labels_of({"collector": name, "state": status.state.value, "reason": status.reason})
+    yield Sample("spikewatch_collector_status", labels, 1.0)
+
+
+class Facts:
+    """What the control group allows, read at most every few seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._read_at: int | None = None
+        self._facts: Mapping[str, float] = {}
+
+    def __call__(self) -> Mapping[str, float]:
+        now = self._clock.monotonic_ms()
+        if self._read_at is None or now - self._read_at >= FACTS_KEPT_MS:
+            self._facts, self._read_at = cgroup.facts(), now
+        return self._facts

@@ -1,0 +1,245 @@
+"""The sidecar assembled: one object that ticks, reloads and stops. The only place where rooms meet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from sidecar import __version__, promql
+from sidecar.alerting import persistence
+from sidecar.alerting.manager import Manager
+from sidecar.alerting.writing import StoreWriter
+from sidecar.app import collecting, records
+from sidecar.app.memory import NewestValues
+from sidecar.app.rulebook import Rulebook, load_rulebook
+from sidecar.app.selfmetrics import METRICS as OWN_METRICS
+from sidecar.app.selfmetrics import Vitals
+from sidecar.clock import Clock
+from sidecar.errors import ConfigError, Problem, ResponseError, StateError
+from sidecar.model import Labels, MetricInfo, Sample, labels_of
+from sidecar.outputs.alertmanager import METRICS as NOTIFIER_METRICS
+from sidecar.outputs.alertmanager import Notifier
+from sidecar.outputs.exposition import Exposition
+from sidecar.plugins import Registry
+from sidecar.recording import Recorder
+from sidecar.responses.engine import Responder
+from sidecar.responses.journal import Journal
+from sidecar.responses.store_measure import STEPS, StoreMeasure
+from sidecar.settings import Loaded, load
+from sidecar.statedb import StateDB
+from sidecar.store import Store
+from sidecar.trainer.channel import TrainerChannel
+
+_log = logging.getLogger(__name__)
+
+
+class Sidecar:
+    """Everything but listeners and signals. Made and used on the event loop's thread."""
+
+    def __init__(
+        self,
+        config: Path | None,
+        loaded: Loaded,
+        rulebook: Rulebook,
+        registry: Registry,
+        clock: Clock,
+        *,
+        environ: Mapping[str, str] | None = None,
+        write_line: Callable[[str], object] | None = None,
+    ) -> None:
+        """Opens the state database. Raises StateError, and OSError where a folder cannot be made."""
+        settings = loaded.settings
+        self.rulebook, self.clock = rulebook, clock
+        self._config, self._registry, self._environ = config, registry, environ
+        self.vitals = Vitals()
+        self.store = Store(settings.store.max_series, settings.store.max_series_per_metric, settings.store.min_keep)
+        state_dir, run_dir = loaded.path(settings.state_dir), loaded.path(settings.run_dir)
+        _folder(state_dir)
+        self.db = StateDB(state_dir / "state.db")
+        if self.db.set_aside:
+            _log.error("the state database was corrupt; it is kept as %s and a new one begun", self.db.set_aside)
+        self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock)
+        self._channel_state = Recorder(self.store, "channel")
+        self.journal = Journal(self.db, write_line=write_line or _stdout)
+        self.collectors = collecting.runner(loaded, registry, self.store, clock)
+        self._facts = collecting.Facts(clock)
+        measure = StoreMeasure(self.store, settings.evaluation_interval)
+        self.responder = Responder(
+            rulebook.responses,
+            {"trainer": self.channel},
+            registry.remediations,
+            measure,
+            self.journal,
+            caps=rulebook.caps,
+            facts=self._facts,
+            usd_per_hour=self._usd_per_hour,
+        )
+        self.manager = Manager(
+            rulebook.groups,
+            self._query(rulebook),
+            StoreWriter(self.store),
+            default_interval_ms=settings.evaluation_interval,
+            external_labels=labels_of(settings.external_labels),
+            external_url=settings.external_url,
+            resend_delay_ms=settings.resend_delay,
+            persistence=persistence.SqliteAlertStore(self.db),
+        )
+        self.notifier = Notifier(rulebook.endpoints, clock)
+        self.exposition = Exposition(
+            NewestValues(self.store, clock),
+            self.catalogue(),
+            {
+                "sidecar": lambda: self.vitals.samples(self.manager.stats(), self.store.stats(), clock.offset_ms()),
+                "notifier": lambda: self.notifier.samples(),
+                "responder": lambda: self.responder.samples(),
+            },
+        )
+        self._adopted(rulebook)
+
+    def catalogue(self) -> tuple[MetricInfo, ...]:
+        """Every metric this sidecar can export."""
+        return records.catalogue(self._registry)
+
+    # --- evaluation --------------------------------------------------------------------------------------------------
+
+    def _query(self, rulebook: Rulebook) -> Callable[[str, int], Iterable[tuple[Labels, float]] | float | str]:
+        exprs = list(dict.fromkeys(rule.expr for group in rulebook.groups for rule in group.rules))
+        program = promql.compile(exprs)
+        compiled = frozenset(exprs)
+        interval = rulebook.loaded.settings.evaluation_interval
+        judged = promql.compile(self.responder.exprs())
+        self.store.reserve(_spans(program, judged, self.responder.spans()))
+        evaluator = program.bind(self.store, interval_ms=interval)
+
+        def query(expr: str, t_ms: int) -> Iterable[tuple[Labels, float]] | float | str:
+            if expr in compiled:
+                return evaluator.at(expr, t_ms)
+            return promql.evaluate(self.store, expr, t_ms, interval)  # what a template asks for
+
+        return query
+
+    def _usd_per_hour(self) -> float | None:
+        settings = self.rulebook.loaded.settings
+        if settings.usd_per_gpu_hour is None or settings.gpus is None:
+            return None
+        return settings.usd_per_gpu_hour * settings.gpus
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Opens the trainer's socket and takes over what a former process left."""
+        self.channel.start()
+        self.responder.recover(self.clock.now_ms())
+        self.notifier.start()
+
+    def tick(self) -> None:
+        """One round. A part that fails is counted and logged, and does not keep the others from their turn."""
+        now, started = self.clock.now_ms(), time.perf_counter()
+        self.vitals.ticks += 1
+        self._part("trainer", lambda: self._listen(now))
+        self._part("collectors", lambda: self.collectors.tick(now))
+        self._part("alerting", lambda: self._evaluate(now))
+        self._part("responses", lambda: self.responder.tick(now))
+        self.vitals.tick_seconds = time.perf_counter() - started
+
+    def _listen(self, now: int) -> None:
+        self.channel.tick(now)
+        self._channel_state.record(collecting.state("trainer", self.channel.status()), now)
+
+    def _evaluate(self, now: int) -> None:
+        events = self.manager.tick(now)
+        self.notifier.send(self.manager.sendable())
+        if events:
+            self._part("responses", lambda: self.responder.on_events(events, now))
+
+    def _part(self, name: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except StateError as e:
+            self._failed(name, e)
+        except Exception as e:  # noqa: BLE001  the boundary: one room's bug must not end the watch over a training run
+            self._failed(name, e, exc_info=True)
+
+    def _failed(self, name: str, error: Exception, *, exc_info: bool = False) -> None:
+        first = name not in self.vitals.tick_errors
+        self.vitals.failed(name)
+        if first or not exc_info:
+            _log.error("%s: %s: %s", name, type(error).__name__, error, exc_info=exc_info)
+
+    async def reload(self) -> Sequence[Problem]:
+        """Takes a changed configuration, whole or not at all. Raises ConfigError and keeps what runs."""
+        try:
+            loaded = load(self._config, self._environ)
+            rulebook = load_rulebook(loaded, self._registry)
+            collecting.check(loaded, self._registry)
+            notifier = Notifier(rulebook.endpoints, self.clock)
+        except ConfigError:
+            self.vitals.reload_ok = False
+            raise
+        now = self.clock.now_ms()
+        self.responder.replace(rulebook.responses, rulebook.caps, now)
+        self.manager.replace(rulebook.groups, self._query(rulebook))
+        old, self.notifier = self.notifier, notifier
+        notifier.start()
+        self._adopted(rulebook)
+        asyncio.get_running_loop().create_task(old.close())
+        return rulebook.warnings
+
+    def _adopted(self, rulebook: Rulebook) -> None:
+        self.rulebook = rulebook
+        self.vitals.config_hash = rulebook.hash
+        self.vitals.reload_ok = True
+        self.vitals.loaded_at_ms = self.clock.now_ms()
+
+    async def stop(self) -> None:
+        """Sends no new command, writes what is unwritten, and is done within two seconds."""
+        now = self.clock.now_ms()
+        self._part("responses", lambda: self.responder.stop(now))
+        self._part("alerting", lambda: self.manager.close(now))
+        self.channel.close()
+        await self.notifier.close(drain_s=1.0)
+        self.collectors.close(timeout_s=0.3)
+        self.db.close()
+
+    # --- for the API -------------------------------------------------------------------------------------------------
+
+    def approve(self, episode: str, response: str, by: str) -> str:
+        """Empty when approved, else why not."""
+        try:
+            self.responder.approve(episode, response, by, self.clock.now_ms())
+        except ResponseError as e:
+            return str(e)
+        return ""
+
+    def samples(self) -> Iterable[Sample]:
+        """The sidecar's own metrics only."""
+        return self.vitals.samples(self.manager.stats(), self.store.stats(), self.clock.offset_ms())
+
+
+def _spans(program: promql.Program, judged: promql.Program, reads: Mapping[str, int]) -> dict[str, int]:
+    """How long each metric is kept: what rules look back, and what experiments read of the past beside that."""
+    spans = dict(program.needs())
+    for metric, span in judged.needs().items():
+        spans[metric] = max(spans.get(metric, 0), span)
+    for expr, read in reads.items():
+        for metric in (*judged.metrics(expr), STEPS):
+            spans[metric] = max(spans.get(metric, 0), judged.needs().get(metric, 0) + read)
+    return spans
+
+
+def _folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StateError(f"state_dir {path} cannot be made: {e.strerror}") from e
+
+
+def _stdout(line: str) -> None:
+    print(line, file=sys.stdout, flush=True)  # noqa: T201  the journal's lines are this program's output
+
+
+__all__ = ["NOTIFIER_METRICS", "OWN_METRICS", "Sidecar", "__version__"]
