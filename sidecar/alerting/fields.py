@@ -20,6 +20,7 @@ from sidecar.errors import Problem
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[+-]?(?:0x[0-9a-fA-F_]+|0o?[0-7_]+|0b[01_]+|[0-9][0-9_]*)$")
 _FLOAT = re.compile(r"[+-]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
+_SPECIAL = re.compile(r"([+-]?)\.(inf|Inf|INF|nan|NaN|NAN)$")
 _INT64 = 1 << 63
 
 
@@ -101,6 +102,30 @@ class Mapped:
             self.found.error(node, f"{key} must be a whole number")
             return 0
         return value
+
+    def number(self, key: str) -> float:
+        """A float, `.inf` and `.nan` included; 0 where absent."""
+        node = self.values.get(key)
+        if is_null(node):
+            return 0.0
+        value = text(node, self.found, key)
+        if special := _SPECIAL.match(value):
+            return float(special[1] + special[2])
+        try:
+            return float(value.replace("_", "")) if value[-1:].isdigit() or value.endswith(".") else float("")
+        except ValueError:
+            self.found.error(node, f"{key} must be a number, not {value!r} (YAML writes .inf, -.inf and .nan)")
+            return 0.0
+
+    def flag(self, key: str) -> bool:
+        """`true` or `false`; false where absent."""
+        node = self.values.get(key)
+        if is_null(node):
+            return False
+        value = text(node, self.found, key).lower()
+        if value not in ("true", "false"):
+            self.found.error(node, f"{key} must be true or false")
+        return value == "true"
 
     def texts(self, key: str) -> dict[str, tuple[yaml.Node, str]]:
         """A mapping of text to text, each with its value's node."""

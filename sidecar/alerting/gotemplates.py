@@ -204,7 +204,7 @@ def _parse_duration(text: object) -> float:
 
 def _regex(pattern: object) -> Any:
     try:
-        return re2.compile(_string(pattern))  # type: ignore[no-untyped-call]
+        return re2.compile(_string(pattern))
     except re2.error as e:
         raise TemplateError(f"error parsing regexp: {e}") from None
 

@@ -12,7 +12,7 @@ from sidecar.alerting.notifications import notification
 from sidecar.alerting.orphans import Orphan, Orphans
 from sidecar.alerting.persistence import AlertStore, Change, NoStore
 from sidecar.alerting.restore import RestoreSettings, restored
-from sidecar.alerting.rules import RuleGroup, rule_keys
+from sidecar.alerting.rules import RuleGroup, literal_queries, rule_keys
 from sidecar.alerting.runner import QueryFunc, RuleRunner, Stopwatch, Tools
 from sidecar.alerting.state import Instance
 from sidecar.alerting.templates import Surroundings
@@ -43,6 +43,7 @@ class Manager:
         query: QueryFunc,
         write: Write = nowhere,
         *,
+        look: QueryFunc | None = None,
         default_interval_ms: int = 60_000,
         external_labels: Labels = (),
         external_url: str = "",
@@ -51,7 +52,11 @@ class Manager:
         restore: RestoreSettings | None = None,
         stopwatch: Stopwatch = time.perf_counter_ns,
     ) -> None:
-        self._tools = Tools(query, write, stopwatch, Surroundings(external_labels, external_url))
+        """`query` evaluates the rules' expressions at times that never go back; `look` any expression at any time.
+
+        `look` serves the template function `query`, which may be expanded long after its evaluation; None: `query`.
+        """
+        self._tools = Tools(query, look or query, write, stopwatch, Surroundings(external_labels, external_url))
         self._default_interval_ms, self._resend_delay_ms = default_interval_ms, resend_delay_ms
         self._persistence = persistence or NoStore()
         self._restore = restore or RestoreSettings()
@@ -127,7 +132,8 @@ class Manager:
 
     def exprs(self) -> list[str]:
         """The expressions of all rules, and those that templates query literally: what has to be compiled."""
-        out = {runner.rule.expr: None for runner in self._rules()}
+        out = dict.fromkeys(runner.rule.expr for runner in self._rules())
+        out.update(dict.fromkeys(literal_queries(group.group for group in self._groups)))
         return list(out)
 
     def stats(self) -> ManagerStats:
@@ -142,7 +148,7 @@ class Manager:
 
     # --- reload and restart ------------------------------------------------------------------------------------------
 
-    def replace(self, groups: Iterable[RuleGroup], query: QueryFunc) -> None:
+    def replace(self, groups: Iterable[RuleGroup], query: QueryFunc, look: QueryFunc | None = None) -> None:
         """Goes over to other rules. A rule with the same identity keeps its alerts, history and series.
 
         Alerts of rules that are gone end with the next tick; as in Prometheus, Alertmanager is not told and lets
@@ -151,7 +157,7 @@ class Manager:
         before = {runner.key: runner for runner in self._rules()}
         slots = {(g.group.name, g.group.file, g.interval_ms): g for g in self._groups}
         homes = {runner.key: group for group in self._groups for runner in group.rules}
-        self._tools = replace(self._tools, query=query)
+        self._tools = replace(self._tools, query=query, look=look or query)
         self._groups = self._runners(groups)
         names = {group.group.name for group in self._groups}
         for group in self._groups:

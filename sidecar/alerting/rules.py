@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from sidecar import promql
 from sidecar.alerting.templates import Template
+from sidecar.errors import QueryError
+
+_QUERY = re.compile(r'\bquery\s+(?:"(?P<text>(?:[^"\\]|\\.)*)"|`(?P<raw>[^`]*)`)')
 
 Templates = tuple[tuple[str, Template], ...]
 """Label or annotation names, sorted, with the template of the value."""
@@ -53,6 +58,25 @@ class RuleGroup:
     def with_rules(self, rules: Iterable[Rule]) -> RuleGroup:
         """The same group with other rules."""
         return replace(self, rules=tuple(rules))
+
+
+def literal_queries(groups: Iterable[RuleGroup]) -> list[str]:
+    """Expressions that templates query and that stand there as plain strings: what they read must be kept, too."""
+    out: dict[str, None] = {}
+    for group in groups:
+        for rule in group.rules:
+            for _, template in (*rule.labels, *rule.annotations):
+                for match in _QUERY.finditer(template.source):
+                    out[match["raw"] if match["raw"] is not None else match["text"].replace('\\"', '"')] = None
+    return [expr for expr in out if _is_query(expr)]
+
+
+def _is_query(expr: str) -> bool:
+    try:
+        promql.compile([expr])
+    except QueryError:
+        return False  # built by printf, or wrong: then the template says so when it is expanded
+    return True
 
 
 RuleKey = str

@@ -25,7 +25,8 @@ Stopwatch = Callable[[], int]
 class Tools:
     """What every rule of a manager works with."""
 
-    query: QueryFunc
+    query: QueryFunc  # for rules: times only go forward
+    look: QueryFunc  # for templates: any expression at any time
     write: Write
     stopwatch: Stopwatch
     around: Surroundings = field(default_factory=Surroundings)
@@ -175,7 +176,7 @@ class RuleRunner:
     # --- showing -----------------------------------------------------------------------------------------------------
 
     def _scope(self, reading: machine.Reading, tools: Tools) -> Scope:
-        query: Query = lambda expr: as_samples(tools.query(expr, reading.at_ms))  # noqa: E731
+        query: Query = lambda expr: as_samples(tools.look(expr, reading.at_ms))  # noqa: E731
         return Scope(reading.sample, reading.value, tools.around, query)
 
     def annotations(self, instance: Instance, tools: Tools) -> tuple[tuple[str, str], ...]:
