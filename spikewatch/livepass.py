@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from spikewatch import arrivals, randomness
+from spikewatch import ahead, arrivals, randomness
 from spikewatch.batches import BatchLengths
 from spikewatch.segments import Part
 
@@ -109,6 +109,9 @@ class LivePass:
         """Continues this pass with other settings. Raises what the loader raises; the pass is then as it was."""
         newest = self._parts[-1]
         if (workers, prefetch if workers else newest.prefetch) == (newest.workers, newest.prefetch):
+            return
+        if workers and workers == newest.workers and ahead.can_change(newest):
+            ahead.change(newest, prefetch)
             return
         stream = newest.take_stream()
         try:

@@ -56,6 +56,10 @@ class Stream:
                 return False
         return True
 
+    def broken(self) -> bool:
+        """Whether the next thing is the sampler's error, to be raised when the loader gets there."""
+        return bool(self._ahead) and not self._ahead[0][0]
+
     def remember(self) -> None:
         """From here on what is given can be taken back."""
         self._given = []

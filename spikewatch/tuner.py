@@ -73,20 +73,17 @@ class Tuner:
 
     def next_pass(self, loader: Any, parts: list[Part]) -> Part:
         """The next pass over persistent workers; `parts` are what is left of the one before."""
-        newest = parts[-1]
-        if not self._changed:
-            self._count_pass()
-            newest.iterator._reset(loader)
-            return newest
         for part in parts[:-1]:
             part.end()
         self._count_pass()
-        if newest.ours and newest.iterator._persistent_workers and self._fits(newest):
-            newest.iterator._index_sampler.stream = self._stream(iter(loader.batch_sampler))
+        newest = parts[-1]
+        if newest.iterator._persistent_workers and self._fits(newest):
+            if newest.ours:
+                newest.iterator._index_sampler.stream = self._stream(iter(loader.batch_sampler))
             newest.iterator._reset(loader)
             return newest
         newest.end()
-        return self._open_changed(loader, fresh=False, count=False)
+        return self._open_changed(loader, fresh=False)
 
     def _fits(self, part: Part) -> bool:
         return (part.workers, part.prefetch) == (self.workers, self.prefetch)
@@ -100,7 +97,7 @@ class Tuner:
     def _native_part(self, iterator: Any) -> Part:
         return Part(iterator, self.workers, self.prefetch, ours=False)
 
-    def _open_changed(self, loader: Any, fresh: bool, count: bool = True) -> Part:
+    def _open_changed(self, loader: Any, fresh: bool) -> Part:
         sampler = loader.batch_sampler
         if fresh:
             # torch makes the sampler's iterator, draws the base seed, and with workers makes the iterator again.

@@ -13,7 +13,7 @@ from sidecar.alerting.fields import Findings, Mapped, column_of, is_null
 from sidecar.alerting.rules import Rule, RuleGroup, Templates
 from sidecar.alerting.templates import Template, TemplateParser
 from sidecar.errors import ConfigError, Problem, QueryError, TemplateError
-from sidecar.yamlfile import Document
+from sidecar.yamlfile import Document, Mark
 
 ParseExpr = Callable[[str], object]
 """Raises QueryError for an expression that is no PromQL."""
@@ -126,7 +126,8 @@ class _Loader:
             _sorted(self._templates(annotations, found, "annotation")) if is_alert else (),
             hold,
             keep,
-            fields.node.start_mark.line + 1,
+            _mark(fields.node),
+            _mark(fields.place("expr")),
         )
 
     def _expr(self, fields: Mapped) -> None:
@@ -168,6 +169,10 @@ def _recording(fields: Mapped, name: str, alert_only: Mapping[str, object]) -> N
         )
 
 
+def _mark(node: yaml.Node) -> Mark:
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
 def _values(texts: Mapping[str, tuple[yaml.Node, str]]) -> dict[str, str]:
     return {name: value for name, (_, value) in texts.items()}
 
@@ -191,8 +196,8 @@ def _duplicates(group: RuleGroup, seen: dict[Rule, str], found: Findings) -> Non
             found.problems.append(
                 Problem(
                     found.file,
-                    rule.line,
-                    1,
+                    rule.at.line,
+                    rule.at.column,
                     f"rule {rule.name!r} has the same name and labels as one in group {seen[key]!r}: "
                     "recording rules may overwrite each other",
                     "warning",

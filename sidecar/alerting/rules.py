@@ -10,8 +10,12 @@ from dataclasses import dataclass, field, replace
 from sidecar import promql
 from sidecar.alerting.templates import Template
 from sidecar.errors import QueryError
+from sidecar.yamlfile import Mark
 
 _QUERY = re.compile(r'\bquery\s+(?:"(?P<text>(?:[^"\\]|\\.)*)"|`(?P<raw>[^`]*)`)')
+
+NOWHERE = Mark(0, 0)
+"""The place of what came from no file."""
 
 Templates = tuple[tuple[str, Template], ...]
 """Label or annotation names, sorted, with the template of the value."""
@@ -31,7 +35,8 @@ class Rule:
     annotations: Templates = ()
     for_ms: int = 0
     keep_firing_for_ms: int = 0
-    line: int = field(default=0, compare=False)  # of the rule in its file, from 1; 0 where it came from no file
+    at: Mark = field(default=NOWHERE, compare=False)  # of the rule in its file
+    expr_at: Mark = field(default=NOWHERE, compare=False)  # of the value of `expr`
 
     @property
     def label_texts(self) -> tuple[tuple[str, str], ...]:

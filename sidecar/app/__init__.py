@@ -107,5 +107,6 @@ def run_forever(config: Path | None) -> None:
     """`spikewatch run`. Logs go to stderr, the journal's JSON lines to stdout."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     asyncio.run(serve(config))

@@ -138,8 +138,12 @@ def _members(groups: Groups, vec: Vec, group: int) -> F64:
 
 
 def _variance(groups: Groups, vec: Vec, number: I64) -> F64:
-    centre = per_group(groups, vec, 0.0, exact.total) / number
-    away = vec.values - centre[groups.ids]
+    # relative to one member of each group, so that equal values give exactly zero
+    anchor = np.zeros(len(groups.frame))
+    present = vec.present()[::-1]
+    anchor[groups.ids[present]] = vec.values[present]
+    away = vec.values - anchor[groups.ids]
+    away = away - (per_group(groups, Vec(vec.frame, away, vec.mask), 0.0, exact.total) / number)[groups.ids]
     return per_group(groups, Vec(vec.frame, away * away, vec.mask), 0.0, exact.total) / number
 
 

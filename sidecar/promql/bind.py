@@ -10,6 +10,8 @@ from sidecar.promql.aggregate import CountValues, Folded, Ranked
 from sidecar.promql.binary import Scalars, SetOperator, VectorScalar, VectorVector
 from sidecar.promql.functions import NATIVE_HISTOGRAM, RANGE_FUNCTIONS
 from sidecar.promql.histogram import OfHistograms
+from sidecar.promql.incremental.finish import USES
+from sidecar.promql.incremental.sliding import SlidingInstant, SlidingRange, Windows
 from sidecar.promql.labelfuncs import Relabelled, joiner, replacer
 from sidecar.promql.operator import Context, Operator
 from sidecar.promql.plan import (
@@ -42,6 +44,7 @@ class Binder:
         self._context, self._face = context, face
         self._operators: dict[Node, Operator] = {}
         self._selections: dict[tuple[str, tuple[Matcher, ...]], Selection] = {}
+        self._windows: dict[Range, Windows] = {}
 
     def operator(self, node: Node) -> Operator:
         """The operator of a node. Raises QueryError for constants that cannot work, such as a bad regex."""
@@ -65,7 +68,7 @@ class Binder:
             case Text(value=text):
                 return calls.Constant(context, text)
             case Selector():
-                return Instant(context, node, self.selection(node))
+                return self._instant(node)
             case Negate(expr):
                 if kind(expr) == "scalar":
                     return calls.NegatedScalar(context, (self.operator(expr),))
@@ -107,16 +110,30 @@ class Binder:
         parameter = parameters[0] if parameters else None
         over: Operator
         if isinstance(ranges[0], Range):
-            over = OverRange(self._context, node.name, ranges[0], self.selection(ranges[0].selector), parameter)
+            over = self._over_samples(node.name, ranges[0], parameter)
         else:
             inner = self.operator(ranges[0].expr)
             over = OverSubquery(self._context, node.name, ranges[0], inner, parameter)
         return calls.Absent(self._context, over, ranges[0]) if node.name == "absent_over_time" else over
 
+    def _instant(self, node: Selector, times: bool = False) -> Operator:
+        selection = self.selection(node)
+        if self._face == "incremental" and node.at is None:
+            return SlidingInstant(self._context, node, selection, times)
+        return Instant(self._context, node, selection, times)
+
+    def _over_samples(self, name: str, node: Range, parameter: Operator | None) -> Operator:
+        selection = self.selection(node.selector)
+        name = "present_over_time" if name == "absent_over_time" else name
+        if self._face == "incremental" and node.selector.at is None and name in USES:
+            windows = self._windows.setdefault(node, Windows(selection, node.range_ms))
+            return SlidingRange(self._context, name, node, selection, windows, parameter)
+        return OverRange(self._context, name, node, selection, parameter)
+
     def _call(self, node: Call) -> Operator:
         context, name = self._context, node.name
         if name == "timestamp" and isinstance(node.args[0], Selector):
-            return Instant(context, node.args[0], self.selection(node.args[0]), times=True)
+            return self._instant(node.args[0], times=True)
         args = tuple(self.operator(arg) for arg in node.args)
         if name in calls.MATHS:
             return calls.Mapped(context, args, calls.MATHS[name])

@@ -157,7 +157,7 @@ def public(value: Vec | float | str, t_ms: int) -> Vector | float | str:
     if not isinstance(value, Vec):
         return value
     if value.mask is None and value.order is None:
-        return Vector(value.frame.labels, value.values, t_ms)
+        return Vector(value.frame.labels, np.array(value.values), t_ms)  # a copy: it may be a view of the ring
     index = value.present()
     labels = value.frame.labels
     return Vector(tuple([labels[i] for i in index.tolist()]), value.values[index], t_ms)

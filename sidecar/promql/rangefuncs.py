@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sidecar.promql import exact
-from sidecar.promql.window import Result, Samples
+from sidecar.promql.window import RangeFunction, Result, Samples
 from sidecar.store.cells import F64, I64
 
 
@@ -39,22 +39,25 @@ def extrapolation(
     start_ms: int,
     end_ms: int,
     counter: bool,
-) -> F64:
-    """By how much to stretch a change. Per series arrays or, where all series share them, plain numbers."""
-    with np.errstate(all="ignore"):
-        to_start = (first_ms - start_ms) / 1000
-        to_end = (end_ms - last_ms) / 1000
-        sampled = (last_ms - first_ms) / 1000
-        average = sampled / (count - 1)
-        threshold = average * 1.1
-        to_start = np.where(to_start >= threshold, average / 2, to_start)
-        if counter:
-            # a counter cannot have been below zero: it started no earlier than the line through it says
-            to_zero = np.where((change > 0) & (first >= 0), sampled * (first / change), to_start)
-            to_start = np.where(to_zero < to_start, to_zero, to_start)
-        to_end = np.where(to_end >= threshold, average / 2, to_end)
-        factor: F64 = (sampled + to_start + to_end) / sampled
-        return factor
+) -> float | F64:
+    """By how much to stretch a change. Counts and times by series or, where all series share them, plain numbers."""
+    to_start = (first_ms - start_ms) / 1000
+    to_end = (end_ms - last_ms) / 1000
+    sampled = (last_ms - first_ms) / 1000
+    average = sampled / (count - 1)
+    to_start, to_end = _near(to_start, average), _near(to_end, average)
+    if counter and not (first * sampled > change * to_start * 1.000001).all():
+        # a counter cannot have been below zero: it started no earlier than the line through it says
+        to_zero = np.where((change > 0) & (first >= 0), sampled * (first / change), to_start)
+        to_start = np.where(to_zero < to_start, to_zero, to_start)
+    return (sampled + to_start + to_end) / sampled
+
+
+def _near(distance: float | F64, average: float | F64) -> float | F64:
+    """How far to stretch towards a border: all the way when it is about one sample away, else half a sample."""
+    if isinstance(distance, float):
+        return average / 2 if distance >= average * 1.1 else distance
+    return np.where(distance >= average * 1.1, average / 2, distance)
 
 
 def instant_change(s: Samples, per_second: bool) -> Result | None:
@@ -209,3 +212,12 @@ SIMPLE: dict[str, Callable[[Samples], Result | None]] = {
     "sum_over_time": sum_over_time,
 }
 """Functions of the window alone; the others also take a parameter."""
+
+
+def range_function(name: str, t_ms: int, parameter: float) -> RangeFunction:
+    """The named function with its parameter, if it has one, filled in; `t_ms` is the evaluation time."""
+    if name == "quantile_over_time":
+        return lambda s: quantile_over_time(s, parameter)
+    if name == "predict_linear":
+        return lambda s: predict_linear(s, t_ms, parameter)
+    return SIMPLE[name]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from sidecar.promql import rangefuncs
 from sidecar.promql.frame import Vec
 from sidecar.promql.operator import Context, Operator, Value, checked, scalar
 from sidecar.promql.plan import At, Range, Selector
 from sidecar.promql.selection import Selection
-from sidecar.promql.window import RangeFunction, newest, over_range
+from sidecar.promql.rangefuncs import range_function
+from sidecar.promql.window import newest, over_range
 
 
 def moment(context: Context, t_ms: int, offset_ms: int, at: At | None) -> int:
@@ -60,7 +60,7 @@ class OverRange(Operator):
         selector = self._node.selector
         end_ms = moment(self.context, t_ms, selector.offset_ms, selector.at)
         frame = self._selection.refresh()
-        function = range_function(self._name, t_ms, inputs)
+        function = range_function(self._name, t_ms, parameter_of(inputs))
         results = []
         for part in self._selection.parts:
             results.append(over_range(part, end_ms - self._node.range_ms, end_ms, function))
@@ -74,12 +74,7 @@ class OverRange(Operator):
         return checked(Vec(frame, values, None if mask.all() else mask))
 
 
-def range_function(name: str, t_ms: int, inputs: tuple[Value, ...]) -> RangeFunction:
-    """The named function with its parameter filled in; `t_ms` is the evaluation time."""
-    if name == "quantile_over_time":
-        phi = scalar(inputs[0])
-        return lambda s: rangefuncs.quantile_over_time(s, phi)
-    if name == "predict_linear":
-        ahead = scalar(inputs[0])
-        return lambda s: rangefuncs.predict_linear(s, t_ms, ahead)
-    return rangefuncs.SIMPLE["present_over_time" if name == "absent_over_time" else name]
+
+def parameter_of(inputs: tuple[Value, ...]) -> float:
+    """The scalar parameter of a range function, NaN where it has none."""
+    return scalar(inputs[0]) if inputs else float("nan")

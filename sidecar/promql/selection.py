@@ -11,7 +11,8 @@ from sidecar.promql.frame import NAME, Frame
 from sidecar.promql.plan import Matcher, Selector
 from sidecar.promql.regex import predicate
 from sidecar.store import Block, Store
-from sidecar.store.cells import F64, I64
+from sidecar.store import cells
+from sidecar.store.cells import F64, I64, Bools
 
 
 class Part:
@@ -26,9 +27,12 @@ class Part:
         self.labels: list[Labels] = []
         self.columns: I64 = np.zeros(0, np.int64)
         self.generation = 0
+        self.position: dict[int, int] = {}  # by column
         self._matches = matches
         self._seen = 0
         self._whole = True  # the columns are 0, 1, 2 …: rows can be sliced
+        self._pattern: Bools | None = None
+        self._pattern_of = (-1, -1, -1)
 
     def follow(self) -> bool:
         """Takes in the columns assigned since the last call; whether anything changed."""
@@ -58,6 +62,7 @@ class Part:
                 self.labels.append(labels)
                 changed = True
         self.columns = np.array(columns, np.int64)
+        self.position = position
         self._whole = columns == list(range(len(columns)))
         return changed
 
@@ -70,6 +75,19 @@ class Part:
         """The picked cells of slots [low, high) as [slot, series]; possibly a view."""
         cells = self.block.rows(low, high)
         return cells[:, : len(self.labels)] if self._whole else cells[:, self.columns]
+
+    def valid(self, slot: int) -> Bools | None:
+        """Which picked series have a sample in a slot, None when all; the same object while it does not change."""
+        key = (slot, self.block.merge_count, len(self.labels))
+        if key != self._pattern_of:
+            self._pattern_of = key
+            there = ~cells.absent(self.row(slot))
+            old = self._pattern
+            if there.all():
+                self._pattern = None
+            elif old is None or len(old) != len(there) or (old != there).any():
+                self._pattern = there
+        return self._pattern
 
     def cells(self, slots: I64, positions: I64) -> F64:
         """Single cells by slot and position."""

@@ -8,7 +8,8 @@ from sidecar.model import Labels
 from sidecar.promql.frame import Frame, Vec
 from sidecar.promql.operator import Context, Operator, Value, checked, vector
 from sidecar.promql.plan import Subquery
-from sidecar.promql.select import moment, range_function
+from sidecar.promql.rangefuncs import range_function
+from sidecar.promql.select import moment, parameter_of
 from sidecar.promql.window import over_matrix
 from sidecar.store import cells
 from sidecar.store.cells import F64, I64
@@ -21,7 +22,8 @@ class OverSubquery(Operator):
         self, context: Context, name: str, node: Subquery, inner: Operator, parameter: Operator | None
     ) -> None:
         super().__init__(context, () if parameter is None else (parameter,))
-        self._name, self._node, self._inner = name, node, inner
+        self._name = "present_over_time" if name == "absent_over_time" else name
+        self._node, self._inner = node, inner
 
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         end_ms = moment(self.context, t_ms, self._node.offset_ms, self._node.at)
@@ -29,7 +31,7 @@ class OverSubquery(Operator):
         step = self._node.step_ms or self.context.interval_ms
         times = np.arange(step * (start_ms // step + 1), end_ms + 1, step, dtype=np.int64)
         frame, matrix = self._results(times)
-        values, mask = over_matrix(matrix, times, start_ms, end_ms, range_function(self._name, t_ms, inputs))
+        values, mask = over_matrix(matrix, times, start_ms, end_ms, range_function(self._name, t_ms, parameter_of(inputs)))
         if self._name != "last_over_time":
             frame = frame.nameless()
         return checked(Vec(frame, values, None if mask.all() else mask))

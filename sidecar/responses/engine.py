@@ -84,8 +84,7 @@ class Responder:
 
     def samples(self) -> Iterable[Sample]:
         """For /metrics."""
-        limits = {r.name: r.limits for r in self._responses.values()}
-        breakers = self._ledger.open_breakers(limits)
+        breakers = {name: self._ledger.breaker_open(name, r.limits) for name, r in self._responses.items()}
         return self._tally.samples(active=len(self._trials), episodes=len(self._book), breakers=breakers)
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -271,7 +270,8 @@ class Responder:
         self, episode: Episode, attempt: Attempt, response: Response, plan: Plan, baseline: Window, now_ms: int
     ) -> None:
         x = self._experiment(episode, attempt, response, Phase.INTENDED, now_ms)
-        self._book.decide(episode, attempt, Refusal("acted"), now_ms, change_id=x.change_id)
+        by = attempt.approved_by or "mode act"
+        self._book.decide(episode, attempt, Refusal("acted"), now_ms, change_id=x.change_id, by=by)
         self._ledger.applied(response.name, x.scope, now_ms)
         self._records.save(x, now_ms, **details(x))
         self._trials[x.actuator] = Trial(x, response, baseline, self._facts().get(OOM_FACT))

@@ -63,11 +63,12 @@ class Ledger:
         """What is known; an empty record where nothing is."""
         return self._records.get((response, scope), Record())
 
-    def open_breakers(self, limits: dict[str, Limits]) -> Iterable[tuple[str, str]]:
-        """(response, scope) of every breaker that is open under these limits."""
-        for (response, scope), record in self._records.items():
-            if response in limits and record.ineffective >= limits[response].max_ineffective:
-                yield response, scope
+    def breaker_open(self, response: str, limits: Limits) -> bool:
+        """Whether a response has stopped acting on some pod or job."""
+        return any(
+            name == response and record.ineffective >= limits.max_ineffective
+            for (name, _), record in self._records.items()
+        )
 
     def applied(self, response: str, scope: str, now_ms: int) -> None:
         """An order goes out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sidecar.model import MetricInfo, Sample, labels_of
 from sidecar.responses.episode import FINAL
@@ -61,7 +61,7 @@ class Tally:
         """One (episode, response) was decided."""
         self._decisions[reason] += 1
 
-    def samples(self, *, active: int, episodes: int, breakers: Iterable[tuple[str, str]]) -> Iterable[Sample]:
+    def samples(self, *, active: int, episodes: int, breakers: Mapping[str, bool]) -> Iterable[Sample]:
         """Everything for /metrics."""
         for (remediation, verdict), n in self._verdicts.items():
             labels = labels_of({"remediation": remediation, "verdict": verdict})
@@ -70,5 +70,5 @@ class Tally:
             yield Sample("spikewatch_decisions_total", labels_of({"reason": reason}), float(n))
         yield Sample("spikewatch_experiment_active", (), float(active))
         yield Sample("spikewatch_episodes_open", (), float(episodes))
-        for response in sorted({response for response, _ in breakers}):
-            yield Sample("spikewatch_response_breaker_open", labels_of({"response": response}), 1.0)
+        for response, open_ in breakers.items():
+            yield Sample("spikewatch_response_breaker_open", labels_of({"response": response}), float(open_))

@@ -1,0 +1,211 @@
+"""From window state to results: the closed list of functions that move with the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sidecar.promql.incremental.edges import Count, Resets
+from sidecar.promql.incremental.folds import Extreme, Line, Moments, Total
+from sidecar.promql.incremental.panes import Folded, Partial
+from sidecar.promql.incremental.ranks import Ranks
+from sidecar.promql.incremental.track import Accumulator, Track
+from sidecar.promql.rangefuncs import extrapolation, range_function
+from sidecar.promql.window import RangeFunction, over_matrix
+from sidecar.store.cells import F64, Bools
+
+MAKERS: dict[str, Callable[[Track], Accumulator]] = {
+    "changes": lambda track: Count(track, resets=False),
+    "line": lambda track: Folded(track, Line(), stagger=1),
+    "lost": Resets,
+    "max": lambda track: Folded(track, Extreme(largest=True), stagger=3),
+    "min": lambda track: Folded(track, Extreme(largest=False), stagger=5),
+    "moments": lambda track: Folded(track, Moments(), stagger=7),
+    "ranks": Ranks,
+    "resets": lambda track: Count(track, resets=True),
+    "total": lambda track: Folded(track, Total(), stagger=11),
+}
+"""Window state by kind."""
+
+USES: dict[str, str] = {
+    "avg_over_time": "total",
+    "changes": "changes",
+    "count_over_time": "",
+    "delta": "",
+    "deriv": "line",
+    "idelta": "",
+    "increase": "lost",
+    "irate": "",
+    "last_over_time": "",
+    "max_over_time": "max",
+    "min_over_time": "min",
+    "predict_linear": "line",
+    "present_over_time": "",
+    "quantile_over_time": "ranks",
+    "rate": "lost",
+    "resets": "resets",
+    "stddev_over_time": "moments",
+    "stdvar_over_time": "moments",
+    "sum_over_time": "total",
+}
+"""Which state each function reads; every other function is evaluated from the ring."""
+
+Finished = tuple[F64, Bools | None]
+
+
+def finish(name: str, track: Track, start_ms: int, end_ms: int, t_ms: int, parameter: float) -> Finished:
+    """The function's values and which series have one, None for all. The window is (start, end]."""
+    least = 2 if name in _NEED_TWO else 1
+    mask = track.having(least)
+    if track.hi - track.lo < least:
+        return np.full(track.width, np.nan), np.zeros(track.width, bool)
+    values = _FINISHERS[name](track, name, start_ms, end_ms, t_ms, parameter)
+    if USES[name] in _FOLDED_SUMS:
+        strange = ~np.isfinite(values)
+        if strange.any():
+            if mask is not None:
+                strange &= mask
+            function = range_function(name, t_ms, parameter)
+            values = _mended(track, start_ms, end_ms, function, values, np.flatnonzero(strange).tolist())
+    return values, mask
+
+
+
+
+_FOLDED_SUMS = frozenset({"line", "moments", "total"})
+_NEED_TWO = frozenset({"delta", "deriv", "idelta", "increase", "irate", "predict_linear", "rate"})
+
+
+def _extrapolated(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    first, last = track.values_at(track.first_slot()), track.values_at(track.last_slot())
+    change = last - first
+    counter = name != "delta"
+    if counter:
+        state = track.accumulators["lost"]
+        assert isinstance(state, Resets)
+        lost = state.amount()
+        if lost is not None:
+            change = change + lost
+    factor = extrapolation(
+        change,
+        first,
+        track.count(),
+        track.ms_at(track.first_slot()),
+        track.ms_at(track.last_slot()),
+        start,
+        end,
+        counter,
+    )
+    if name == "rate":
+        factor = factor / ((end - start) / 1000)
+    return change * factor
+
+
+def _instant_change(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    before_slot, last_slot = track.before_slot(), track.last_slot()
+    before, last = track.values_at(before_slot), track.values_at(last_slot)
+    if name == "idelta":
+        return last - before
+    change = np.where(last < before, last, last - before)
+    out: F64 = change / ((track.ms_at(last_slot) - track.ms_at(before_slot)) / 1000)
+    return out
+
+
+def _count(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    if name == "present_over_time":
+        return np.ones(track.width)
+    number = track.count()
+    return np.full(track.width, float(number)) if isinstance(number, int) else number.astype(np.float64)
+
+
+def _last(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    return np.array(track.values_at(track.last_slot()))
+
+
+def _pairs(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    state = track.accumulators[name]
+    assert isinstance(state, Count)
+    return state.number
+
+
+def _quantile(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    state = track.accumulators["ranks"]
+    assert isinstance(state, Ranks)
+    return state.quantile(p)
+
+
+def _folded(track: Track, kind: str) -> Partial:
+    state = track.accumulators[kind]
+    assert isinstance(state, Folded)
+    value = state.value()
+    assert value is not None
+    return value
+
+
+def _extreme(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    return _folded(track, name[:3])[0]
+
+
+def _sum(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    total, rest = _folded(track, "total")
+    # an infinite or undefined sum has no meaningful compensation
+    rest = np.where(np.isfinite(total), rest, 0.0)
+    if name == "sum_over_time":
+        return total + rest
+    number = track.count()
+    return total / number + rest / number
+
+
+def _spread(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    n, _, _, spread = _folded(track, "moments")
+    variance = spread / n
+    return np.sqrt(variance) if name == "stddev_over_time" else variance
+
+
+def _line(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
+    _, base, x, sxx, anchor, mean, sxy = _folded(track, "line")
+    slope = sxy / sxx
+    if name == "predict_linear":
+        return anchor + (mean + slope * ((t - base) / 1000 - x)) + slope * p
+    return slope
+
+
+def _mended(
+    track: Track, start_ms: int, end_ms: int, function: RangeFunction, values: F64, series: list[int]
+) -> F64:
+    """What is not finite although every sample is has overflowed on the way: those series are read from the ring.
+
+    That is the one case in which a tick reads a whole window. Series with an infinite or NaN sample inside are not
+    read again before that sample has left.
+    """
+    for j in series:
+        if track.odd_sample_inside(j):
+            continue
+        rows = np.ascontiguousarray(track.part.rows(track.lo, track.hi)[:, j : j + 1])
+        times = track.part.block.times_of(track.lo, track.hi)
+        values[j] = over_matrix(rows, times, start_ms, end_ms, function)[0][0]
+    return values
+
+
+_FINISHERS: dict[str, Callable[[Track, str, int, int, int, float], F64]] = {
+    "avg_over_time": _sum,
+    "changes": _pairs,
+    "count_over_time": _count,
+    "delta": _extrapolated,
+    "deriv": _line,
+    "idelta": _instant_change,
+    "increase": _extrapolated,
+    "irate": _instant_change,
+    "last_over_time": _last,
+    "max_over_time": _extreme,
+    "min_over_time": _extreme,
+    "predict_linear": _line,
+    "present_over_time": _count,
+    "quantile_over_time": _quantile,
+    "rate": _extrapolated,
+    "resets": _pairs,
+    "stddev_over_time": _spread,
+    "stdvar_over_time": _spread,
+    "sum_over_time": _sum,
+}

@@ -1,0 +1,165 @@
+"""A window as a front that crumbles and a tail that grows, so that nothing ever has to be subtracted.
+
+    front: for each of its slots, everything from there to the front's end      (one merge per tick reads it)
+    tail:  everything after the front, one slot added per tick
+    panes: the tail again, in pieces of about the square root of the window
+
+When the front is used up, the oldest pane becomes the new front and the remaining panes are merged into a new tail.
+That costs two square roots of the window, and no tick costs more.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from sidecar.promql.incremental.track import Accumulator, Track
+from sidecar.store import cells
+from sidecar.store.cells import F64, I64, Bools
+
+Partial = tuple[Any, ...]
+"""What a fold knows of some samples: arrays by series, or plain numbers where all series agree."""
+
+_SHORTEST = 8
+
+
+class Fold(ABC):
+    """How to summarise samples so that two summaries of neighbouring stretches make one."""
+
+    @abstractmethod
+    def suffixes(self, rows: F64, times: I64, valid: Bools | None) -> Partial:
+        """Of each row and all after it, with a leading axis over rows."""
+
+    @abstractmethod
+    def push(self, partial: Partial, row: F64, t_ms: int, valid: Bools | None) -> Partial:
+        """With one younger row."""
+
+    @abstractmethod
+    def merge(self, older: Partial, younger: Partial) -> Partial:
+        """Of both."""
+
+    @abstractmethod
+    def merge_all(self, partials: list[Partial], width: int) -> Partial:
+        """Of all, oldest first; at least one."""
+
+    @abstractmethod
+    def grow(self, partial: Partial, width: int, extra: int) -> Partial:
+        """With series that have no sample."""
+
+    def pick(self, suffixes: Partial, i: int) -> Partial:
+        """One row of `suffixes`."""
+        return tuple(component[i] for component in suffixes)
+
+
+class Folded(Accumulator):
+    """A fold over a track's window."""
+
+    def __init__(self, track: Track, fold: Fold, stagger: int = 0) -> None:
+        """`stagger` spreads the ticks at which the folds of a window renew their front."""
+        super().__init__(track)
+        self._fold, self._stagger = fold, stagger
+        self._front: Partial | None = None
+        self._front_from = self._front_to = 0
+        self._tail: Partial | None = None
+        self._panes: deque[tuple[int, int, Partial]] = deque()  # (from, to, partial), oldest first
+        self._open_from = 0  # slots from here on are in no pane yet
+
+    def rebuild(self) -> None:
+        track = self.track
+        self._front, self._tail = None, None
+        self._panes.clear()
+        self._front_from = self._front_to = self._open_from = track.lo
+        if track.hi == track.lo:
+            return
+        length = max(_SHORTEST, isqrt(track.hi - track.lo))
+        at = track.lo
+        to = min(at + 1 + self._stagger % length, track.hi)
+        while at < track.hi:
+            self._panes.append((at, to, self._fold.pick(self._suffixes(at, to), 0)))
+            at, to = to, min(to + length, track.hi)
+        self._open_from = track.hi
+        self._renew()
+
+    def add(self, slot: int, row: F64, valid: Bools | None) -> None:
+        t_ms = int(self.track.part.block.times[slot % len(self.track.part.block.times)])
+        if slot < self._front_to or (self._panes and slot < self._panes[-1][1]):
+            self._patch(slot)
+            return
+        if self._tail is None:
+            self._tail = self._one(row, t_ms, valid)
+        else:
+            self._tail = self._fold.push(self._tail, row, t_ms, valid)
+        if slot + 1 - self._open_from >= max(_SHORTEST, isqrt(slot + 1 - self.track.lo)):
+            self._close(slot + 1)
+
+    def _one(self, row: F64, t_ms: int, valid: Bools | None) -> Partial:
+        suffixes = self._fold.suffixes(row[None, :], np.array([t_ms]), None if valid is None else valid[None, :])
+        return self._fold.pick(suffixes, 0)
+
+    def _patch(self, slot: int) -> None:
+        """A sample was added late to a slot that is in the front or in a pane already."""
+        if slot < self._front_to:
+            self._front_from = self.track.lo
+            self._front = self._suffixes(self._front_from, self._front_to)
+            return
+        start, to, _ = self._panes.pop()
+        self._panes.append((start, to, self._fold.pick(self._suffixes(start, to), 0)))
+        self._retail()
+
+    def _close(self, to: int) -> None:
+        self._panes.append((self._open_from, to, self._fold.pick(self._suffixes(self._open_from, to), 0)))
+        self._open_from = to
+
+    def evict(self, slot: int) -> None:
+        if slot + 1 >= self._front_to:
+            self._renew()
+
+    def _renew(self) -> None:
+        """The next pane, or what is in none yet, becomes the front."""
+        track = self.track
+        while self._panes and self._panes[0][1] <= track.lo:
+            self._panes.popleft()
+        if self._panes:
+            _, self._front_to, _ = self._panes.popleft()
+        else:
+            self._front_to = self._open_from = track.hi
+        self._front_from = track.lo
+        self._front = self._suffixes(track.lo, self._front_to) if self._front_to > track.lo else None
+        self._retail()
+
+    def _retail(self) -> None:
+        hi = max(self.track.hi, self._open_from)
+        rest = [partial for _, _, partial in self._panes]
+        if self._open_from < hi:
+            rest.append(self._fold.pick(self._suffixes(self._open_from, hi), 0))
+        if not rest:
+            self._tail = None
+        else:
+            self._tail = rest[0] if len(rest) == 1 else self._fold.merge_all(rest, self.track.width)
+
+    def _suffixes(self, low: int, high: int) -> Partial:
+        part = self.track.part
+        rows = np.ascontiguousarray(part.rows(low, high))
+        valid = ~cells.absent(rows)
+        return self._fold.suffixes(rows, part.block.times_of(low, high), None if valid.all() else valid)
+
+    def grow(self, extra: int) -> None:
+        before = self.track.width - extra
+        if self._front is not None:
+            self._front = self._fold.grow(self._front, before, extra)
+        if self._tail is not None:
+            self._tail = self._fold.grow(self._tail, before, extra)
+        self._panes = deque((a, b, self._fold.grow(partial, before, extra)) for a, b, partial in self._panes)
+
+    def value(self) -> Partial | None:
+        """The summary of the whole window, None when it is empty."""
+        if self.track.lo == self.track.hi:
+            return None
+        if self._front is None or self.track.lo >= self._front_to:
+            return self._tail
+        front = self._fold.pick(self._front, self.track.lo - self._front_from)
+        return front if self._tail is None else self._fold.merge(front, self._tail)
