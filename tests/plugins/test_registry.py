@@ -103,11 +103,18 @@ def test_a_registered_collector_is_a_class_made_with_its_settings():
 
 
 def test_what_ships_with_spikewatch_comes_in_through_entry_points():
+    shipped = metadata.distribution("spikewatch").entry_points
     registry = Registry()
+    registry.discover([p for p in shipped if p.group in (REMEDIATIONS, COLLECTORS)])
+    assert registry.problems == []
+    assert set(registry.remediations) == {p.name for p in shipped if p.group == REMEDIATIONS} != set()
+    assert set(registry.collectors) == {p.name for p in shipped if p.group == COLLECTORS} != set()
+
+
+def test_this_environment_is_searched_when_nothing_else_is_given():
+    registry = Registry(allow={"process"})
     registry.discover()
-    shipped = {p.name for p in metadata.distribution("spikewatch").entry_points if p.group == COLLECTORS}
-    assert shipped
-    assert shipped <= set(registry.collectors)
+    assert list(registry.collectors) == ["process"]
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
