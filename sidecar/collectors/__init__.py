@@ -1,1 +1,1 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""Passive readers of this machine, and the runner that keeps them on time."""
