@@ -128,8 +128,13 @@ def differences(templates, values, labels, folder):
     return [
         (templates[number], values[index], expected[index, number], text)
         for index, number, text in ours(templates, values, labels)
-        if text != expected[index, number]
+        if text != expected[index, number] and not (failed(text) and failed(expected[index, number]))
     ]
+
+
+def failed(text):
+    """The wording of Go's errors is Go's own."""
+    return text.startswith("<error expanding template: ")
 
 
 def test_every_function_and_format_expands_as_in_prometheus(tmp_path):
@@ -138,8 +143,8 @@ def test_every_function_and_format_expands_as_in_prometheus(tmp_path):
 
 def test_what_fails_in_prometheus_fails_here_and_becomes_a_text(tmp_path):
     texts = expanded_by_promtool(FAILING, ["1"], LABELS, tmp_path)
-    assert all(text.startswith("<error expanding template: ") for text in texts.values())
-    assert all(text.startswith("<error expanding template: ") for _, _, text in ours(FAILING, ["1"], LABELS))
+    assert all(failed(text) for text in texts.values())
+    assert all(failed(text) for _, _, text in ours(FAILING, ["1"], LABELS))
 
 
 def corpus_templates():
