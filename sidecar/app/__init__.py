@@ -20,13 +20,22 @@ from sidecar.app.waker import Waker
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import ConfigError, StateError
 from sidecar.plugins import Registry
+from sidecar.responses.response import Policy
 from sidecar.settings import load
 
 _log = logging.getLogger(__name__)
 
 
-def build(config: Path | None, clock: Clock | None = None, environ: Mapping[str, str] | None = None) -> Sidecar:
-    """A sidecar from a configuration file. Raises ConfigError with every problem, StateError."""
+def build(
+    config: Path | None,
+    clock: Clock | None = None,
+    environ: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
+) -> Sidecar:
+    """A sidecar from a configuration file. `policy` replaces the responses' own times.
+
+    Raises ConfigError with every problem, StateError.
+    """
     registry = Registry()
     registry.discover()
     for problem in registry.problems:
@@ -36,7 +45,7 @@ def build(config: Path | None, clock: Clock | None = None, environ: Mapping[str,
     rulebook = load_rulebook(loaded, registry)
     for warning in rulebook.warnings:
         _log.warning("%s", warning)
-    return Sidecar(config, loaded, rulebook, registry, clock or SystemClock(), environ=environ)
+    return Sidecar(config, loaded, rulebook, registry, clock or SystemClock(), environ=environ, policy=policy)
 
 
 def services(sidecar: Sidecar) -> Services:
@@ -61,9 +70,9 @@ def services(sidecar: Sidecar) -> Services:
     )
 
 
-async def serve(config: Path | None, environ: Mapping[str, str] | None = None) -> None:
+async def serve(config: Path | None, environ: Mapping[str, str] | None = None, policy: Policy | None = None) -> None:
     """Runs until SIGTERM or SIGINT. Raises ConfigError or StateError where it cannot start."""
-    sidecar = build(config, environ=environ)
+    sidecar = build(config, environ=environ, policy=policy)
     settings = sidecar.rulebook.loaded.settings
     offered = services(sidecar)
     servers = [Server(full(offered), *settings.http.address)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sidecar.alerting.loader import load_rules
+from sidecar.alerting.overrides import apply_overrides, load_overrides
 from sidecar.alerting.rules import RuleGroup
 from sidecar.app.files import matching
 from sidecar.errors import ConfigError, Problem
@@ -76,6 +77,9 @@ def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
     if rules is not None:
         groups = rules.groups
         warnings += rules.warnings
+    if settings.overrides is not None and rules is not None:
+        shipped, override_path = groups, loaded.path(settings.overrides)
+        groups = gather.run(lambda: apply_overrides(shipped, load_overrides(read(override_path), shipped)), groups)
     caps: Mapping[str, Mode] = {}
     if settings.caps is not None:
         cap_path = loaded.path(settings.caps)

@@ -9,25 +9,24 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sidecar import __version__, promql
+from sidecar import promql
 from sidecar.alerting import persistence
 from sidecar.alerting.manager import Manager
 from sidecar.alerting.writing import StoreWriter
 from sidecar.app import collecting, records
 from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
-from sidecar.app.selfmetrics import METRICS as OWN_METRICS
 from sidecar.app.selfmetrics import Vitals
 from sidecar.clock import Clock
 from sidecar.errors import ConfigError, Problem, ResponseError, StateError
 from sidecar.model import Labels, MetricInfo, Sample, labels_of
-from sidecar.outputs.alertmanager import METRICS as NOTIFIER_METRICS
 from sidecar.outputs.alertmanager import Notifier
 from sidecar.outputs.exposition import Exposition
 from sidecar.plugins import Registry
 from sidecar.recording import Recorder
 from sidecar.responses.engine import Responder
 from sidecar.responses.journal import Journal
+from sidecar.responses.response import Policy
 from sidecar.responses.store_measure import STEPS, StoreMeasure
 from sidecar.settings import Loaded, load
 from sidecar.statedb import StateDB
@@ -49,6 +48,7 @@ class Sidecar:
         clock: Clock,
         *,
         environ: Mapping[str, str] | None = None,
+        policy: Policy | None = None,
         write_line: Callable[[str], object] | None = None,
     ) -> None:
         """Opens the state database. Raises StateError, and OSError where a folder cannot be made."""
@@ -75,6 +75,7 @@ class Sidecar:
             measure,
             self.journal,
             caps=rulebook.caps,
+            policy=policy,
             facts=self._facts,
             usd_per_hour=self._usd_per_hour,
         )
@@ -240,6 +241,3 @@ def _folder(path: Path) -> None:
 
 def _stdout(line: str) -> None:
     print(line, file=sys.stdout, flush=True)  # noqa: T201  the journal's lines are this program's output
-
-
-__all__ = ["NOTIFIER_METRICS", "OWN_METRICS", "Sidecar", "__version__"]

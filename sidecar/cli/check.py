@@ -1,0 +1,27 @@
+"""`spikewatch check`: would these files load? Every finding of every file, with its place."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+def check(files: tuple[Path, ...], strict: bool) -> None:
+    """Checks rule, response, override, caps and configuration files.
+
+    They are told apart by their top-level key: `groups`, `responses`, `overrides`, `caps`; anything else is taken for
+    a configuration. Exits 0 when everything loads as in Prometheus (warnings allowed), 1 on errors.
+    """
+    from sidecar.app.checking import check_files
+
+    report = check_files(files)
+    for line in report.summary:
+        click.echo(line)
+    for problem in report.problems:
+        click.echo(str(problem), err=True)
+    sys.exit(1 if any(p.level == "error" or strict for p in report.problems) else 0)
