@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 
-.PHONY: setup demo test check bench proof clean
+.PHONY: setup demo test check bench proof docs clean
 
 setup: .venv/.dev
 
@@ -43,3 +43,6 @@ proof: .venv/.dev
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+docs: .venv/.dev
+	$(BIN)/python docs/generate.py
