@@ -173,13 +173,12 @@ def test_a_collector_that_recovers_is_up_again_and_back_at_its_interval(bench):
 
 
 def test_a_hanging_collector_holds_up_nobody(bench):
-    hanging, fine = Hanging("stuck"), Scripted("fine")
-    b = bench(hanging, fine)
-    b.tick(settle=False)
-    assert hanging.entered.wait(10)
-    for _ in range(5):
+    hanging, fine, delivered = Hanging("stuck"), Scripted("fine"), threading.Semaphore(0)
+    b = bench(hanging, fine, on_done=delivered.release)
+    for _ in range(6):
         b.tick(settle=False)
-        assert b.runner._desks[1].job is None or b.runner._desks[1].job.done.wait(10)
+        assert delivered.acquire(timeout=10)
+    assert hanging.entered.wait(10)
     assert fine.asked == [10_000, 11_000, 12_000, 13_000, 14_000, 15_000]
     assert b.state("fine") == (1, "available", "")
 
