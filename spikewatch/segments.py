@@ -37,7 +37,12 @@ class Stream:
         good, value = item
         if good:
             return value
-        raise value
+        try:
+            raise value
+        finally:
+            # The error's traceback holds this frame: with the error in it, the loader's iterator would wait for the
+            # garbage collector, which stops its queues first, and then its workers take five seconds to end.
+            del item, value
 
     def _pull(self) -> tuple[bool, Any]:
         try:

@@ -1,6 +1,7 @@
 """A loader changed while it runs loses, repeats and moves nothing, and leaves no process behind."""
 
 import copy
+import gc
 import pickle
 import random
 
@@ -155,6 +156,37 @@ def test_a_change_that_cannot_be_carried_out_leaves_the_pass_as_it_was(indices, 
             monkeypatch.setattr(segments, "open_part", real)
             change(run, num_workers=1)
     assert seen == list(range(80))
+
+
+@pytest.mark.parametrize("leave", ["break", "exception", "sampler's error"])
+def test_a_pass_that_is_left_is_gone_without_the_garbage_collector(leave, indices, attached):
+    """Else its workers would live on for a while, which they do not without us."""
+    from torch.utils.data import DataLoader
+
+    class Breaking:
+        def __iter__(self):
+            yield from ([i] for i in range(30))
+            raise LookupError("the sampler is broken")
+
+    run = attached(DataLoader(indices(200), batch_sampler=Breaking(), num_workers=1))
+    passes = run._parts.tuner._passes
+    gc.collect()
+    gc.disable()
+    try:
+        for number, _ in enumerate(run.loader):
+            if number == 2:
+                change(run, prefetch_factor=5)
+            if number == 3:
+                change(run, num_workers=2)
+            if number == 4 and leave == "break":
+                break
+            if number == 4 and leave == "exception":
+                raise LookupError
+    except LookupError:
+        pass
+    finally:
+        assert len(passes) == 0
+        gc.enable()
 
 
 def test_leaving_the_loop_ends_the_old_and_the_new_workers(indices, attached, no_children_left):
