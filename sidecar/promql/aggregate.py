@@ -134,7 +134,8 @@ class Folded(Operator):
 
 def _members(groups: Groups, vec: Vec, group: int) -> F64:
     inside = groups.ids == group
-    return vec.values[inside if vec.mask is None else inside & vec.mask]
+    members: F64 = vec.values[inside if vec.mask is None else inside & vec.mask]
+    return members
 
 
 def _variance(groups: Groups, vec: Vec, number: I64) -> F64:

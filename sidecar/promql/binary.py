@@ -8,9 +8,10 @@ import numpy as np
 
 from sidecar.errors import QueryError
 from sidecar.model import Labels
-from sidecar.promql.frame import NAME, Frame, Vec, both, keep
+from sidecar.promql.frame import Frame, Vec, both, keep
+from sidecar.promql.matching import Table, signatures
 from sidecar.promql.operator import Context, Operator, Value, checked, scalar, vector
-from sidecar.promql.plan import COMPARISONS, Binary, Card, Matching
+from sidecar.promql.plan import Binary, Card
 from sidecar.store.cells import F64, I64, Bools
 
 Arithmetic = Callable[[F64, F64], F64]
@@ -70,22 +71,6 @@ class VectorScalar(Operator):
         return Vec(vec.frame, vec.values, keep(vec.mask, holds), vec.order)
 
 
-def signature(labels: Labels, matching: Matching) -> Labels:
-    """The part of a label set by which elements find each other."""
-    names = matching.labels
-    if matching.on:
-        return tuple(pair for pair in labels if pair[0] in names)
-    return tuple(pair for pair in labels if pair[0] != NAME and pair[0] not in names)
-
-
-def signatures(frame: Frame, matching: Matching) -> tuple[Labels, ...]:
-    """The signature of each element."""
-    return frame.derive(
-        ("signatures", matching.on, matching.labels),
-        lambda f: tuple(signature(labels, matching) for labels in f.labels),
-    )
-
-
 class VectorVector(Operator):
     """Arithmetic or comparison between two vectors, element by matching element."""
 
@@ -100,14 +85,15 @@ class VectorVector(Operator):
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         left, right = vector(inputs[0]), vector(inputs[1])
         if self._frames is None or self._frames[0] is not left.frame or self._frames[1] is not right.frame:
-            self._table = Table.of(left.frame, right.frame, self._node)
+            self._table = _table(left.frame, right.frame, self._node)
             self._frames = (left.frame, right.frame)
         table = self._table
         if table is None:
             # some label sets clash: what counts is which of them are there now
             left, right = compacted(left), compacted(right)
-            table = Table.of(left.frame, right.frame, self._node, strict=True)
-            assert table is not None
+            if not len(left) or not len(right):
+                return Vec(Frame(()), np.zeros(0))
+            table = Table.of(left.frame, right.frame, self._node)
         a, b = left.values[table.left], right.values[table.right]
         mask = both(
             None if left.mask is None else left.mask[table.left],
@@ -122,6 +108,13 @@ class VectorVector(Operator):
         return Vec(table.frame, b if self._node.matching.card is Card.ONE_TO_MANY else a, keep(mask, holds))
 
 
+def _table(left: Frame, right: Frame, node: Binary) -> Table | None:
+    try:
+        return Table.of(left, right, node)
+    except QueryError:
+        return None  # an error only if the elements that clash are there at the same time
+
+
 def compacted(vec: Vec) -> Vec:
     """The vector with only the elements that are there."""
     if vec.mask is None:
@@ -129,89 +122,6 @@ def compacted(vec: Vec) -> Vec:
     index = np.flatnonzero(vec.mask)
     labels = vec.frame.labels
     return Vec(Frame(tuple(labels[i] for i in index.tolist())), vec.values[index])
-
-
-class Table:
-    """Which element of the left meets which of the right, and the labels of what comes out."""
-
-    __slots__ = ("frame", "left", "right")
-
-    def __init__(self, left: I64, right: I64, frame: Frame) -> None:
-        self.left, self.right, self.frame = left, right, frame
-
-    @classmethod
-    def of(cls, left: Frame, right: Frame, node: Binary, strict: bool = False) -> Table | None:
-        """None where label sets clash, or with `strict` a QueryError."""
-        matching = node.matching
-        flipped = matching.card is Card.ONE_TO_MANY
-        many, one = (right, left) if flipped else (left, right)
-        side = "left" if flipped else "right"
-        lookup: dict[Labels, int] = {}
-        for i, sig in enumerate(signatures(one, matching)):
-            if sig in lookup:
-                if not strict:
-                    return None
-                raise QueryError(_duplicate(one, lookup[sig], i, side, sig))
-            lookup[sig] = i
-        pairs_many: list[int] = []
-        pairs_one: list[int] = []
-        labels: list[Labels] = []
-        used: set[Labels] = set()
-        made: set[Labels] = set()
-        for i, sig in enumerate(signatures(many, matching)):
-            j = lookup.get(sig)
-            if j is None:
-                continue
-            out = _result(many.labels[i], one.labels[j], node)
-            if matching.card is Card.ONE_TO_ONE:
-                if sig in used:
-                    if not strict:
-                        return None
-                    raise QueryError(
-                        "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)"
-                    )
-                used.add(sig)
-            elif out in made:
-                if not strict:
-                    return None
-                raise QueryError("multiple matches for labels: grouping labels must ensure unique matches")
-            made.add(out)
-            pairs_many.append(i)
-            pairs_one.append(j)
-            labels.append(out)
-        if len(made) < len(labels):
-            if not strict:
-                return None
-            raise QueryError("vector cannot contain metrics with the same labelset")
-        a, b = np.array(pairs_many, np.int64), np.array(pairs_one, np.int64)
-        return cls(b, a, Frame(tuple(labels))) if flipped else cls(a, b, Frame(tuple(labels)))
-
-
-def _duplicate(frame: Frame, first: int, second: int, side: str, sig: Labels) -> str:
-    def show(labels: Labels) -> str:
-        return "{" + ", ".join(f'{name}="{value}"' for name, value in labels) + "}"
-
-    return (
-        f"found duplicate series for the match group {show(sig)} on the {side} hand-side of the operation: "
-        f"[{show(frame.labels[second])}, {show(frame.labels[first])}];"
-        "many-to-many matching not allowed: matching labels must be unique on one side"
-    )
-
-
-def _result(many: Labels, one: Labels, node: Binary) -> Labels:
-    matching = node.matching
-    if node.op not in COMPARISONS or node.returns_bool:
-        many = tuple(pair for pair in many if pair[0] != NAME)
-    if matching.card is Card.ONE_TO_ONE:
-        if matching.on:
-            return tuple(pair for pair in many if pair[0] in matching.labels)
-        return tuple(pair for pair in many if pair[0] not in matching.labels)
-    if not matching.include:
-        return many
-    given = dict(one)
-    kept = [pair for pair in many if pair[0] not in matching.include]
-    kept += [(name, given[name]) for name in set(matching.include) if given.get(name)]
-    return tuple(sorted(kept))
 
 
 class SetOperator(Operator):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 
 from sidecar.model import Labels
 from sidecar.promql.frame import NAME, Frame, Vec
-from sidecar.promql.operator import Context, Operator, Value, scalar, vector
+from sidecar.promql.operator import Context, Operator, Value, checked, scalar, vector
 from sidecar.store.cells import F64, I64, Bools
 
-_TOLERANCE = 1e-12  # relative drops of a bucket below its predecessor that Prometheus takes for rounding
+_TOLERANCE = 1e-12  # relative differences between neighbouring buckets that Prometheus takes for rounding
+_TINIEST = 2.2250738585072014e-308
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Buckets:
     frame: Frame
     members: I64
     bounds: F64
+    regular: bool  # all have the same number of buckets, at least two, with distinct bounds up to +Inf
 
 
 def buckets_of(frame: Frame) -> Buckets:
@@ -28,126 +32,142 @@ def buckets_of(frame: Frame) -> Buckets:
     return frame.derive("buckets", _buckets)
 
 
-def _bound(labels: Labels) -> float | None:
-    text = dict(labels).get("le", "")
+def _bound(text: str) -> float | None:
+    if not text.isascii() or text != text.strip() or "_" in text:
+        return None
     try:
-        return float(text.replace("_", "x"))
-    except ValueError:
+        return float.fromhex(text) if "x" in text.lower() else float(text)
+    except (ValueError, OverflowError):
         return None
 
 
 def _buckets(frame: Frame) -> Buckets:
     histograms: dict[Labels, list[tuple[float, int]]] = {}
     for i, labels in enumerate(frame.labels):
-        bound = _bound(labels)
+        bound = _bound(dict(labels).get("le", ""))
         if bound is not None:
-            key = tuple(pair for pair in labels if pair[0] not in (NAME, "le"))
+            key = tuple(pair for pair in labels if pair[0] != "le")
             histograms.setdefault(key, []).append((bound, i))
     longest = max((len(found) for found in histograms.values()), default=0)
     members = np.full((len(histograms), longest), -1, np.int64)
     bounds = np.full((len(histograms), longest), np.nan)
+    regular = longest >= 2
     for h, found in enumerate(histograms.values()):
         found.sort(key=lambda pair: pair[0])
         members[h, : len(found)] = [i for _, i in found]
         bounds[h, : len(found)] = [bound for bound, _ in found]
-    return Buckets(Frame(tuple(histograms)), members, bounds)
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """One histogram: upper bounds ascending and distinct, cumulative counts that never fall."""
-
-    bounds: list[float]
-    counts: list[float]
-
-
-def assembled(bounds: F64, counts: F64) -> Histogram | None:
-    """The histogram as Prometheus mends it; None when it lacks the +Inf bucket or has fewer than two buckets."""
-    if not len(bounds) or bounds[-1] != np.inf:
-        return None
-    merged_bounds: list[float] = []
-    merged_counts: list[float] = []
-    for bound, count in zip(bounds.tolist(), counts.tolist(), strict=True):
-        if merged_bounds and merged_bounds[-1] == bound:
-            merged_counts[-1] += count
-        else:
-            merged_bounds.append(bound)
-            merged_counts.append(count)
-    previous = merged_counts[0]
-    for i in range(1, len(merged_counts)):
-        current = merged_counts[i]
-        if current == previous:
-            continue
-        if _almost_equal(previous, current) or current < previous:
-            merged_counts[i] = previous
-            continue
-        previous = current
-    if len(merged_bounds) < 2:
-        return None
-    return Histogram(merged_bounds, merged_counts)
+        distinct = len({bound for bound, _ in found})
+        regular = regular and len(found) == distinct == longest and found[-1][0] == np.inf
+    names = tuple(tuple(pair for pair in labels if pair[0] != NAME) for labels in histograms)
+    return Buckets(Frame(names), members, bounds, regular)
 
 
 def _almost_equal(a: float, b: float) -> bool:
-    difference = abs(a - b)
-    size = abs(a) + abs(b)
-    if a == 0 or b == 0 or size < np.finfo(float).tiny:
-        return difference < _TOLERANCE * np.finfo(float).tiny
-    return difference / min(size, np.finfo(float).max) < _TOLERANCE
+    difference, size = abs(a - b), abs(a) + abs(b)
+    if a == 0 or b == 0 or size < _TINIEST:
+        return difference < _TOLERANCE * _TINIEST
+    return difference / size < _TOLERANCE
 
 
-def quantile(phi: float, histogram: Histogram | None) -> float:
-    """The φ-quantile, linear inside the bucket it falls in."""
-    if np.isnan(phi):
-        return float("nan")
-    if phi < 0:
-        return float("-inf")
-    if phi > 1:
-        return float("inf")
-    if histogram is None:
-        return float("nan")
-    bounds, counts = histogram.bounds, histogram.counts
-    observations = counts[-1]
-    if observations == 0 or np.isnan(observations):
-        return float("nan")
-    rank = phi * observations
-    b = 0
-    while b < len(counts) - 1 and not counts[b] >= rank:
-        b += 1
+def merged(bounds: list[float], counts: list[float]) -> tuple[list[float], list[float]]:
+    """Buckets with the same bound added up."""
+    out_bounds: list[float] = []
+    out_counts: list[float] = []
+    for bound, count in zip(bounds, counts, strict=True):
+        if out_bounds and out_bounds[-1] == bound:
+            out_counts[-1] += count
+        else:
+            out_bounds.append(bound)
+            out_counts.append(count)
+    return out_bounds, out_counts
+
+
+def rising(counts: list[float]) -> list[float]:
+    """The counts with every fall, and every rise too small to mean anything, taken back."""
+    out = counts[:1]
+    previous = counts[0]
+    for count in counts[1:]:
+        if count != previous and not _almost_equal(previous, count) and not count < previous:
+            previous = count
+            out.append(count)
+        else:
+            out.append(previous)
+    return out
+
+
+def quantile(phi: float, bounds: list[float], counts: list[float]) -> float:
+    """The φ-quantile of one histogram, linear inside the bucket it falls in."""
+    if math.isnan(phi):
+        return math.nan
+    if not 0 <= phi <= 1:
+        return -math.inf if phi < 0 else math.inf
+    if bounds[-1] != math.inf:
+        return math.nan
+    bounds, counts = merged(bounds, counts)
+    counts = rising(counts)
+    if len(bounds) < 2 or counts[-1] == 0:
+        return math.nan
+    rank = phi * counts[-1]
+    # bisecting as Prometheus does, which matters when a count is NaN
+    b = bisect_left(range(len(counts) - 1), True, key=lambda i: counts[i] >= rank)
     if b == len(counts) - 1:
         return bounds[-2]
     if b == 0 and bounds[0] <= 0:
         return bounds[0]
-    start, end, count = 0.0, bounds[b], counts[b]
+    start, count = 0.0, counts[b]
     if b > 0:
-        start = bounds[b - 1]
-        count -= counts[b - 1]
-        rank -= counts[b - 1]
-    return float(start + (end - start) * (np.float64(rank) / np.float64(count)))
+        start, count, rank = bounds[b - 1], count - counts[b - 1], rank - counts[b - 1]
+    return float(start + (bounds[b] - start) * (np.float64(rank) / np.float64(count)))
 
 
-def fraction(lower: float, upper: float, histogram: Histogram | None) -> float:
-    """The share of observations between two values, linear inside buckets."""
-    if histogram is None or not histogram.counts[-1] > 0 or np.isnan(lower) or np.isnan(upper):
-        return float("nan")
+def quantiles(phi: float, bounds: F64, counts: F64) -> F64:
+    """`quantile` of many regular histograms at once: bounds and counts are [histogram, bucket], no NaN among them."""
+    before, after = counts[:, :-1], counts[:, 1:]
+    odd = (after != before) & (after - before < _TOLERANCE * (np.abs(before) + np.abs(after)))
+    if odd.any():
+        counts = np.array([rising(row) for row in counts.tolist()])
+    total = counts[:, -1]
+    rank = phi * total
+    b = (counts[:, :-1] < rank[:, None]).sum(axis=1)
+    rows, last = np.arange(len(counts)), counts.shape[1] - 1
+    inside = np.minimum(b, last - 1)
+    below = np.maximum(inside - 1, 0)
+    first = inside == 0
+    start = np.where(first, 0.0, bounds[rows, below])
+    under = np.where(first, 0.0, counts[rows, below])
+    out: F64 = start + (bounds[rows, inside] - start) * ((rank - under) / (counts[rows, inside] - under))
+    out = np.where(first & (bounds[:, 0] <= 0), bounds[:, 0], out)
+    out = np.where(b == last, bounds[:, -2], out)
+    return np.where(total == 0, np.nan, out)
+
+
+def fraction(lower: float, upper: float, bounds: list[float], counts: list[float]) -> float:
+    """The share of observations between two values, linear inside buckets; undefined inside the first bucket."""
+    if bounds[-1] != math.inf:
+        return math.nan
+    bounds, counts = merged(bounds, counts)
+    total = counts[-1]
+    if total == 0 or math.isnan(lower) or math.isnan(upper):
+        return math.nan
     if lower >= upper:
         return 0.0
-    total = histogram.counts[-1]
-    return (_rank(upper, histogram) - _rank(lower, histogram)) / total
+    return float((np.float64(_rank(upper, bounds, counts)) - _rank(lower, bounds, counts)) / total)
 
 
-def _rank(value: float, histogram: Histogram) -> float:
+def _rank(value: float, bounds: list[float], counts: list[float]) -> float:
     """How many observations are below a value."""
-    before = 0.0
-    start = 0.0 if histogram.bounds[0] > 0 else float("-inf")
-    for bound, count in zip(histogram.bounds, histogram.counts, strict=True):
-        if value <= start:
-            return before
-        if value < bound:
-            if np.isinf(start) or np.isinf(bound):
-                return count if np.isinf(start) else before
-            return before + (count - before) * (value - start) / (bound - start)
-        before, start = count, bound
-    return before
+    rank, start = 0.0, -math.inf
+    for end, count in zip(bounds, counts, strict=True):
+        if start >= value:
+            break
+        if end > value:
+            share = np.float64(value - start) / np.float64(end - start)
+            rank = float(rank + (count - rank) * share)
+            break
+        rank, start = count, end
+    else:
+        return counts[-1]
+    return counts[-1] if rank > counts[-1] else rank
 
 
 class OfHistograms(Operator):
@@ -160,15 +180,24 @@ class OfHistograms(Operator):
         vec = vector(inputs[0])
         parameters = [scalar(value) for value in inputs[1:]]
         buckets = buckets_of(vec.frame)
-        there = buckets.members >= 0
+        counts = vec.values[buckets.members]
+        if (
+            len(parameters) == 1
+            and buckets.regular
+            and (vec.mask is None or vec.mask[buckets.members].all())
+            and 0 <= parameters[0] <= 1
+            and not np.isnan(counts).any()
+        ):
+            return checked(Vec(buckets.frame, quantiles(parameters[0], buckets.bounds, counts)))
+        there: Bools = buckets.members >= 0
         if vec.mask is not None:
-            there &= vec.mask[buckets.members]
-        values = np.empty(len(buckets.frame))
-        for h, (members, bounds, inside) in enumerate(zip(buckets.members, buckets.bounds, there, strict=True)):
-            histogram = assembled(bounds[inside], vec.values[members[inside]])
+            there = there & vec.mask[buckets.members]
+        values = np.full(len(buckets.frame), np.nan)
+        mask = np.asarray(there.any(axis=1))
+        for h in np.flatnonzero(mask).tolist():
+            own = buckets.bounds[h][there[h]].tolist(), counts[h][there[h]].tolist()
             if len(parameters) == 1:
-                values[h] = quantile(parameters[0], histogram)
+                values[h] = quantile(parameters[0], *own)
             else:
-                values[h] = fraction(parameters[0], parameters[1], histogram)
-        mask: Bools = there.any(axis=1)
-        return Vec(buckets.frame, values, None if mask.all() else mask)
+                values[h] = fraction(parameters[0], parameters[1], *own)
+        return checked(Vec(buckets.frame, values, None if mask.all() else mask))

@@ -7,8 +7,8 @@ import numpy as np
 from sidecar.promql.frame import Vec
 from sidecar.promql.operator import Context, Operator, Value, checked, scalar
 from sidecar.promql.plan import At, Range, Selector
-from sidecar.promql.selection import Selection
 from sidecar.promql.rangefuncs import range_function
+from sidecar.promql.selection import Selection
 from sidecar.promql.window import newest, over_range
 
 
@@ -72,7 +72,6 @@ class OverRange(Operator):
         values = np.concatenate([r[0] for r in results]) if len(results) > 1 else results[0][0]
         mask = np.concatenate([r[1] for r in results]) if len(results) > 1 else results[0][1]
         return checked(Vec(frame, values, None if mask.all() else mask))
-
 
 
 def parameter_of(inputs: tuple[Value, ...]) -> float:

@@ -10,8 +10,7 @@ from sidecar.model import Labels
 from sidecar.promql.frame import NAME, Frame
 from sidecar.promql.plan import Matcher, Selector
 from sidecar.promql.regex import predicate
-from sidecar.store import Block, Store
-from sidecar.store import cells
+from sidecar.store import Block, Store, cells
 from sidecar.store.cells import F64, I64, Bools
 
 
@@ -68,13 +67,13 @@ class Part:
 
     def row(self, slot: int) -> F64:
         """The picked cells of one slot; possibly a view."""
-        cells = self.block.data[slot % len(self.block.times)]
-        return cells[: len(self.labels)] if self._whole else cells[self.columns]
+        row: F64 = self.block.data[slot % len(self.block.times)]
+        return row[: len(self.labels)] if self._whole else row[self.columns]
 
     def rows(self, low: int, high: int) -> F64:
         """The picked cells of slots [low, high) as [slot, series]; possibly a view."""
-        cells = self.block.rows(low, high)
-        return cells[:, : len(self.labels)] if self._whole else cells[:, self.columns]
+        found = self.block.rows(low, high)
+        return found[:, : len(self.labels)] if self._whole else found[:, self.columns]
 
     def valid(self, slot: int) -> Bools | None:
         """Which picked series have a sample in a slot, None when all; the same object while it does not change."""

@@ -31,7 +31,9 @@ class OverSubquery(Operator):
         step = self._node.step_ms or self.context.interval_ms
         times = np.arange(step * (start_ms // step + 1), end_ms + 1, step, dtype=np.int64)
         frame, matrix = self._results(times)
-        values, mask = over_matrix(matrix, times, start_ms, end_ms, range_function(self._name, t_ms, parameter_of(inputs)))
+        values, mask = over_matrix(
+            matrix, times, start_ms, end_ms, range_function(self._name, t_ms, parameter_of(inputs))
+        )
         if self._name != "last_over_time":
             frame = frame.nameless()
         return checked(Vec(frame, values, None if mask.all() else mask))

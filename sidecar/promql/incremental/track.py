@@ -244,7 +244,7 @@ class Track:
         return found
 
     def odd_sample_inside(self, series: int) -> bool:
-        """Whether an infinite or NaN sample of a series is inside. Looks through the window only when it may be news."""
+        """Whether an infinite or NaN sample of a series is inside; reads the window only when it may be news."""
         if self._odd.get(series, -1) >= self.lo:
             return True
         column = np.ascontiguousarray(self.part.rows(self.lo, self.hi)[:, series])
