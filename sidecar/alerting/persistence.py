@@ -85,7 +85,7 @@ class SqliteAlertStore:
                     else:
                         row = _row(change.key, labels, change.instance, now_ms)
                         connection.execute("INSERT OR REPLACE INTO alerts VALUES (?,?,?,?,?,?,?,?,?,?)", row)
-        except sqlite3.Error as e:
+        except (sqlite3.Error, OverflowError) as e:
             raise StateError(f"{self._db.path}: alert state cannot be written: {e}") from e
 
     def touch(self, now_ms: int) -> None:

@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool (tools/get-peers.sh)"),
 ]
 
-VALUES = """0 1 -1 0.5 12345.678 1e6 1e20 1e21 1e-7 0.0001 -0.00123 100000 999999 999999.5 123456789.123 NaN Inf -Inf 3661
-86400.5 59.999 1e18 1609459200 1609459200.123 -5e8 0.3333333333333333 72.5 1024 1048576.5 -86399""".split()
+VALUES = """0 1 -1 0.5 12345.678 1e6 1e20 1e21 1e-7 0.0001 -0.00123 100000 999999 999999.5 123456789.123 NaN Inf -Inf
+3661 86400.5 59.999 1e18 1609459200 1609459200.123 -5e8 0.3333333333333333 72.5 1024 1048576.5 -86399""".split()
 LABELS = {
     "a": "x.y:80",
     "instance": "h1.example.com:9100",
@@ -56,9 +56,12 @@ HAND = [
     '{{ define "t" }}[{{ . }}]{{ end }}{{ template "t" $value }}{{ index $labels "a" }}',
     '{{ "a" | printf "%s-%s" "b" }} {{ print $value " " $labels.a }} {{ slice $labels.a 1 3 }} {{ len $labels.a }}',
     '{{ printf "%6.2f" $value }}|{{ printf "%-8s|" $labels.a }}|{{ printf "%q" $labels.a }}|{{ printf "%x" "hi" }}',
-    '{{ range query "x{idx=\\"000\\"}" }}{{ .Labels.idx }}={{ .Value }};{{ end }}{{ range query "nope" }}x{{ else }}none{{ end }}',
-    '{{ (query "x{idx=\\"001\\"}" | first).Value | humanize }} {{ with query "x{idx=\\"002\\"}" }}{{ . | first | value }}{{ end }}',
-    '{{ range query "x{idx=~\\"00[0-2]\\"}" | sortByLabel "idx" }}{{ label "idx" . }}{{ end }}{{ strvalue (query "x{idx=\\"000\\"}" | first) }}',
+    """{{ range query "x{idx='000'}" }}{{ .Labels.idx }}={{ .Value }};{{ end }}""",
+    '{{ range query "nope" }}x{{ else }}none{{ end }}',
+    """{{ (query "x{idx='001'}" | first).Value | humanize }}""",
+    """{{ with query "x{idx='002'}" }}{{ . | first | value }}{{ end }}""",
+    """{{ range query "x{idx=~'00[0-2]'}" | sortByLabel "idx" }}{{ label "idx" . }}{{ end }}""",
+    """{{ strvalue (query "x{idx='000'}" | first) }}""",
     "{{ range $k, $v := $labels }}{{ $k }}={{ $v }},{{ end }}",
     "100% sure, {{ $value }}% {} }} {",
 ]
@@ -114,8 +117,8 @@ def ours(templates, values, labels):
     def query(expr):
         if "(" in expr:
             raise TemplateError("parse error")
-        wanted = re.match(r'x\{idx=~?"([^"]*)"\}', expr)
-        return [(l, v) for l, v in series if wanted and re.fullmatch(wanted[1], dict(l)["idx"])]
+        wanted = re.match(r"x\{idx=~?'([^']*)'\}", expr)
+        return [(ls, v) for ls, v in series if wanted and re.fullmatch(wanted[1], dict(ls)["idx"])]
 
     parser = TemplateParser()
     for number, template in enumerate(parser.parse(t) for t in templates):

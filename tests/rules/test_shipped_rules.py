@@ -1,0 +1,129 @@
+"""The shipped rules: promtool accepts them, their unit tests pass there and here, and they keep our conventions."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sidecar import promql
+from sidecar.alerting.check import check_rules
+from sidecar.alerting.loader import load_rules
+from sidecar.alerting.unittests import run_file
+from sidecar.promql.plan import Aggregate, walk
+
+ROOT = Path(__file__).resolve().parents[2] / "rules"
+RULES = sorted(ROOT.glob("**/*.rules.yaml"))
+TESTS = sorted(ROOT.glob("**/*.test.yaml"))
+
+peers = os.environ.get("SPIKEWATCH_PEERS")
+needs_peers = pytest.mark.skipif(
+    not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool (tools/get-peers.sh)"
+)
+by_name = {"ids": lambda path: path.name}
+
+
+def alerts():
+    return [pytest.param(rule, id=rule.name) for g in load_rules(RULES).groups for rule in g.rules if rule.is_alert]
+
+
+def rules():
+    return [pytest.param(rule, id=rule.name) for g in load_rules(RULES).groups for rule in g.rules]
+
+
+def test_there_are_rules_and_each_file_has_its_tests():
+    assert RULES
+    assert [p.name.replace(".rules.", ".test.") for p in RULES] == [p.name for p in TESTS]
+
+
+@pytest.mark.parametrize("path", RULES, **by_name)
+def test_a_rule_file_loads_without_a_warning(path):
+    assert check_rules([path]) == []
+
+
+@pytest.mark.parametrize("path", TESTS, **by_name)
+def test_the_unit_tests_of_the_rules_pass(path):
+    report = run_file(path)
+    assert list(report.lines())[1:] == []
+    assert report.checks > 0
+
+
+@pytest.mark.peers
+@needs_peers
+@pytest.mark.parametrize("path", TESTS, **by_name)
+def test_promtool_passes_them_too(path):
+    for command in (["check", "rules", path.name.replace(".test.", ".rules.")], ["test", "rules", path.name]):
+        run = subprocess.run(
+            [f"{peers}/bin/promtool", *command],
+            cwd=path.parent,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("path", TESTS, **by_name)
+def test_every_alert_is_tested_to_fire_and_not_to_fire(path):
+    tests = yaml.safe_load(path.read_text())["tests"]
+    checks = [check for test in tests for check in test.get("alert_rule_test", [])]
+    names = {rule["alert"] for g in yaml.safe_load(_rules_of(path))["groups"] for rule in g["rules"] if "alert" in rule}
+    assert {c["alertname"] for c in checks if c["exp_alerts"]} == names
+    assert {c["alertname"] for c in checks if not c["exp_alerts"]} == names
+
+
+@pytest.mark.parametrize("path", TESTS, **by_name)
+def test_the_tests_have_two_ranks_two_pods_and_steps_of_40_seconds(path):
+    series = [[s["series"] for s in t["input_series"]] for t in yaml.safe_load(path.read_text())["tests"]]
+    assert any(len({r for s in case for r in re.findall(r'rank="(\d+)"', s)}) >= 2 for case in series)
+    assert any(len({p for s in case for p in re.findall(r'pod="(\w+)"', s)}) >= 2 for case in series)
+    assert "steps of 40 s" in path.read_text()
+
+
+def _rules_of(path):
+    return path.with_name(path.name.replace(".test.", ".rules.")).read_text()
+
+
+@pytest.mark.parametrize("rule", alerts())
+def test_an_alert_carries_the_labels_and_annotations_that_others_rely_on(rule):
+    assert re.fullmatch(r"([A-Z][a-z0-9]+)+", rule.name)
+    labels = dict(rule.label_texts)
+    assert {"signal", "layer", "severity"} <= set(labels)
+    assert labels["severity"] in ("info", "warning", "critical")
+    assert not any("{{" in value for value in labels.values())
+    assert {"summary", "description", "runbook_url"} <= {name for name, _ in rule.annotations}
+
+
+@pytest.mark.parametrize("rule", alerts())
+def test_a_description_tells_the_value_and_the_limit(rule):
+    description = dict(rule.annotation_texts)["description"]
+    assert "$value" in description
+    assert "limit" in description
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_nothing_is_aggregated_without_saying_over_what(rule):
+    nodes = walk(promql.compile([rule.expr]).node(rule.expr))
+    assert [n for n in nodes if isinstance(n, Aggregate) and not (n.without and n.labels)] == []
+
+
+@pytest.mark.parametrize("rule", rules())
+def test_no_rule_of_a_pod_looks_back_more_than_an_hour(rule):
+    assert promql.compile([rule.expr]).longest_range_ms(rule.expr) <= 3_600_000
+
+
+@pytest.mark.parametrize("path", RULES, **by_name)
+def test_every_threshold_and_every_for_is_explained_above_its_alert(path):
+    blocks = re.split(r"\n(?=  - (?:alert|record):)", path.read_text())
+    for block in (b for b in blocks if b.lstrip().startswith("- alert:")):
+        comment = "\n".join(line for line in block.splitlines() if line.lstrip().startswith("#"))
+        code = "\n".join(line for line in block.splitlines() if not line.lstrip().startswith("#"))
+        expr = code.partition("expr:")[2].partition("labels:")[0]
+        numbers = set(re.findall(r"[<>]=? ([0-9.]+)", expr)) - {"0"}
+        held = set(re.findall(r"\bfor: (\w+)", expr))
+        for number in numbers | held:
+            assert f"{number}:" in comment, (block.splitlines()[0], number)
+        assert re.search(r"[Rr]equirement|[Oo]urs", comment)
