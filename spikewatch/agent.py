@@ -32,6 +32,12 @@ _STEP_SECONDS = FIELDS.index("step_seconds_total")
 _DATA_WAIT = FIELDS.index("data_wait_seconds_total")
 
 
+def listener_uid(connection: socket.socket) -> int:
+    """The user whose process listens at the other end, as the kernel knows it."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
+
+
 class Agent:
     """Runs in a daemon thread. Every error ends in a counter and a new connection, never in the trainer."""
 
@@ -115,8 +121,7 @@ class Agent:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
             connection.setblocking(False)
             connection.connect(self.path)
-            _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid not in trusted:
+            if listener_uid(connection) not in trusted:
                 connection.close()
                 return
             socket.send_fds(connection, [protocol.encode(self._hello())], [self._ring.fd])

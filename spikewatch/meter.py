@@ -134,8 +134,7 @@ class Meter:
             self.phase = layout.TRAIN
         if self.phase == layout.TRAIN:
             total, started = self.step_clock
-            self.step_clock = (total, 0)
-            now = self.now()
+            now = self.now()  # not stopped first as elsewhere: the next step begins where this one ends
             self.step_clock = (total + now - started if started else total, now)
         self.steps += 1
         self.last_step_at = wall
