@@ -23,9 +23,16 @@ _COUNTER_FUNCTIONS = frozenset({"rate", "irate", "increase", "resets"})
 
 
 def check_rules(
-    sources: Iterable[Path | Document], catalogue: Mapping[str, MetricInfo] | None = None, *, sampling_ms: int = 1000
+    sources: Iterable[Path | Document],
+    catalogue: Mapping[str, MetricInfo] | None = None,
+    *,
+    sampling_ms: int = 1000,
+    recorded: Iterable[str] = (),
 ) -> list[Problem]:
-    """Every finding of every file, errors and warnings. `sampling_ms`: how often the metrics get a sample."""
+    """Every finding of every file, errors and warnings.
+
+    `sampling_ms` is how often the metrics get a sample; `recorded` names what rules of other files record.
+    """
     groups: list[RuleGroup] = []
     problems: list[Problem] = []
     for source in sources:
@@ -36,11 +43,11 @@ def check_rules(
         else:
             groups.extend(loaded.groups)
             problems.extend(loaded.warnings)
-    recorded = {rule.name for group in groups for rule in group.rules if not rule.is_alert}
+    known = {*recorded, *(rule.name for group in groups for rule in group.rules if not rule.is_alert)}
     for group in groups:
         for rule in group.rules:
             node = promql.compile([rule.expr]).node(rule.expr)
-            for message in _warnings(node, catalogue, recorded, sampling_ms):
+            for message in _warnings(node, catalogue, known, sampling_ms):
                 problems.append(_problem(group, rule, message))
     return problems
 

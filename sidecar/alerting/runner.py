@@ -55,6 +55,15 @@ def as_samples(result: Iterable[tuple[Labels, float]] | float | str) -> Iterable
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The labels of the series one alert is written as."""
+
+    pending: Labels
+    firing: Labels
+    for_state: Labels
+
+
 class RuleRunner:
     """Evaluates one rule and owns its state. A failing evaluation leaves the state as it is."""
 
@@ -66,6 +75,7 @@ class RuleRunner:
         self.changed: set[Labels] = set()  # alerts not yet saved as they are now
         self._plain_labels = all(template.text is not None for _, template in rule.labels)
         self._labels: dict[Labels, Labels] = {}  # sample labels → alert labels, where no template depends on a value
+        self._series: dict[Labels, _Series] = {}
         self._annotations: dict[Labels, tuple[machine.Reading, tuple[tuple[str, str], ...]]] = {}
 
     @property
@@ -130,6 +140,7 @@ class RuleRunner:
         for labels in result.changed:
             if labels not in result.state:
                 self._annotations.pop(labels, None)
+                self._series.pop(labels, None)
         return result.transitions, [] if result.error else self._alert_rows(), result.error
 
     def _alert_labels(self, sample: Labels, value: float, at: At, tools: Tools) -> Labels:
@@ -146,15 +157,26 @@ class RuleRunner:
         return labels
 
     def _alert_rows(self) -> list[Row]:
-        """ALERTS and ALERTS_FOR_STATE. A rule's label shows unexpanded where the alert lost it, as in Prometheus."""
+        """ALERTS and ALERTS_FOR_STATE of what is pending or firing."""
         rows: list[Row] = []
-        texts = self.rule.label_texts
-        for instance in self.state.values():
+        for labels, instance in self.state.items():
             if instance.state is not AlertState.INACTIVE:
-                labels = _merged(texts, instance.labels)
-                rows.append(("ALERTS", _merged(labels, [("alertstate", instance.state.value)]), 1.0))
-                rows.append(("ALERTS_FOR_STATE", labels, float(instance.active_at_ms // 1000)))
+                known = self._series.get(labels)
+                if known is None:
+                    known = self._series[labels] = self._series_of(labels)
+                state = known.firing if instance.state is AlertState.FIRING else known.pending
+                rows.append(("ALERTS", state, 1.0))
+                rows.append(("ALERTS_FOR_STATE", known.for_state, float(instance.active_at_ms // 1000)))
         return rows
+
+    def _series_of(self, labels: Labels) -> _Series:
+        """A rule's label shows unexpanded where the alert lost it to an empty value, as in Prometheus."""
+        base = _merged(self.rule.label_texts, labels)
+        return _Series(
+            pending=_merged(base, [("alertstate", AlertState.PENDING.value)]),
+            firing=_merged(base, [("alertstate", AlertState.FIRING.value)]),
+            for_state=base,
+        )
 
     def _write(self, rows: list[Row], at: At, tools: Tools) -> None:
         now = dict.fromkeys((metric, labels) for metric, labels, _ in rows)

@@ -68,6 +68,7 @@ def test_a_metric_recorded_by_a_rule_of_any_checked_file_is_known(tmp_path):
     (tmp_path / "b.yaml").write_text("groups: [{name: g, rules: [{alert: A, expr: 'spikewatch:x > 1'}]}]")
     assert check_rules([tmp_path / "a.yaml", tmp_path / "b.yaml"], CATALOGUE) == []
     assert len(check_rules([tmp_path / "b.yaml"], CATALOGUE)) == 1
+    assert check_rules([tmp_path / "b.yaml"], CATALOGUE, recorded=["spikewatch:x"]) == []
 
 
 def test_one_bad_file_does_not_hide_the_findings_of_the_others(tmp_path):

@@ -1,6 +1,11 @@
 """Rule files become frozen groups; everything wrong with them is listed where it stands."""
 
+import contextlib
+
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sidecar.alerting.loader import load_rules
 from sidecar.alerting.rules import rule_keys
@@ -134,3 +139,28 @@ def test_rules_and_groups_are_values():
     assert load(GOOD).groups == load(GOOD).groups
     with pytest.raises(AttributeError):
         load(GOOD).groups[0].rules[0].expr = "x"
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["5m", "up", "{{ $value }}", "{{", ""])
+)
+keys = st.sampled_from(
+    ["groups", "name", "rules", "alert", "record", "expr", "for", "labels", "annotations", "interval", "limit", "x"]
+)
+trees = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=5), max_leaves=20
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees)
+def test_no_tree_of_values_crashes_the_loader(tree):
+    with contextlib.suppress(ConfigError):
+        load(yaml.safe_dump({"groups": [{"name": "g", "rules": [tree]}, tree]}))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, len(GOOD)), st.integers(0, len(GOOD)), st.text("{}[]:-|'\"#&*! \n\tax$", max_size=5))
+def test_no_slip_of_the_pen_crashes_the_loader(start, end, text):
+    with contextlib.suppress(ConfigError):
+        load(GOOD[: min(start, end)] + text + GOOD[max(start, end) :])
