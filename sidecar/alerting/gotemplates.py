@@ -1,4 +1,8 @@
-"""The full Go template engine with Prometheus's template functions: what the fast path of `templates` cannot do."""
+"""The full Go template engine with Prometheus's template functions: what the fast path of `templates` cannot do.
+
+Known to differ from Go: `gt` and `ge` with NaN (Go calls NaN greater), an assignment to a variable that does not exist
+is refused at load (Go refuses it when the template is expanded), `%05.1f` of a negative number pads before the sign.
+"""
 
 from __future__ import annotations
 

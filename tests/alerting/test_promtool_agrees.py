@@ -19,6 +19,8 @@ pytestmark = [
 MINUTES = 12
 CASE = """
 - name: g{n}
+  query_offset: {offset}
+  labels: {{team: t, lab: shared}}
   rules:
   - record: rec{n}
     expr: max_over_time(x{n}[2m]) {threshold}
@@ -60,6 +62,7 @@ def write_random_tests(folder, rng, cases):
                 "keep_firing_for": rng.choice(["0s", "0s", "1m", "2m"]),
                 "label": rng.choice(["x", "{{ $labels.rank }}", "{{ $value }}", "{{ $labels.nope }}"]),
                 "threshold": rng.choice(["> 0", "> 1", ">= 0"]),
+                "offset": rng.choice(["0s", "0s", "1m", "90s"]),
             }
         )
         exprs = (f"rec{n}", f'ALERTS{{alertname="A{n}"}}', f'ALERTS_FOR_STATE{{alertname="A{n}"}}')

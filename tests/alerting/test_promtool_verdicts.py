@@ -164,6 +164,103 @@ FILES = {
 }
 
 
+TEMPLATES = [
+    *(
+        "{{ }}",
+        "{{ . }}",
+        "{{ $ }}",
+        "{{ .. }}",
+        "{{ .x.y }}",
+        "{{ $labels. }}",
+        "{{ $labels.1a }}",
+        "{{ $labels.a-b }}",
+    ),
+    *(
+        "{{ .é }}",
+        "{{ $é }}",
+        "{{ nil }}",
+        "{{ print nil }}",
+        "{{ true }}",
+        "{{ 0x1p4 }}",
+        "{{ 1_000 }}",
+        "{{ `raw` }}",
+    ),
+    *(
+        "{{ 'a' }}",
+        '{{ "\\q" }}',
+        '{{ "a" "b" }}',
+        "{{ 1 2 }}",
+        "{{ 1 | }}",
+        "{{ | humanize }}",
+        '{{ "x" | "y" }}',
+        "}}",
+    ),
+    *(
+        "{{ len }}",
+        "{{ eq 1 }}",
+        "{{ humanize }}",
+        "{{ $value $labels }}",
+        "{{ ( $value }}",
+        "{{ $value ) }}",
+        "{{ @ }}",
+    ),
+    *(
+        "{{ a; b }}",
+        "{{ a, b }}",
+        "{{ 5 = 6 }}",
+        "{{ $value == 1 }}",
+        "{{ $value > 1 }}",
+        "{{ $value := 2 }}",
+        "{{ % }}",
+    ),
+    *(
+        "{{ $value = 2 }}",
+        "{{ $x := 1 }}{{ $x }}",
+        "{{ with $y := 1 }}{{ end }}{{ $y }}",
+        "{{\n$value\n}}",
+        "{{- 1 -}}",
+    ),
+    *(
+        "{{ range 3 }}{{ break }}{{ end }}",
+        "{{ break }}",
+        "{{ continue }}",
+        "{{ range $i, $v := . }}{{ end }}",
+        "{{ else }}",
+    ),
+    *(
+        "{{ range $i, $j, $k := . }}{{ end }}",
+        "{{ with 1 }}{{ else with 2 }}{{ end }}",
+        "{{ end }}{{ if 1 }}",
+        "{{/* c */}}",
+    ),
+    *(
+        '{{ template "x" }}',
+        '{{ template "x" . . }}',
+        '{{ define "x" }}y{{ end }}',
+        '{{ block "a" . }}{{ end }}',
+        "{{ call }}",
+    ),
+    *(
+        "{{ if or }}{{ end }}",
+        '{{ "unterminated }}',
+        '{{ "x"[0] }}',
+        "{{ (1) }}",
+        "{{ a.b }}",
+        "{{ toTime 1 }}",
+        "{{ now }}",
+    ),
+    *(
+        "{{ urlQueryEscape 1 }}",
+        "{{ first }}",
+        "{{ tmpl 1 }}",
+        "{{ join 1 }}",
+        "{{ urlquery 1 }}",
+        "{{ js 1 }}",
+        "{{ trim 1 }}",
+    ),
+]
+
+
 @pytest.fixture(scope="module")
 def odd_files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
@@ -185,6 +282,19 @@ class TestAgainstPromtool:
     def test_the_verdicts_noted_here_are_promtools(self, odd_files):
         verdicts = promtool_accepts(odd_files)
         assert [t for t, v in zip(FILES, verdicts, strict=True) if FILES[t] != v] == []
+
+
+@pytest.mark.peers
+@needs_peers[1]
+def test_odd_templates_get_promtools_verdict(tmp_path):
+    paths = []
+    for n, template in enumerate(TEMPLATES):
+        rule = {"alert": "A", "expr": "up", "annotations": {"a": f"x {template} y"}}
+        paths.append(tmp_path / f"{n:03d}.yaml")
+        paths[-1].write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
+    verdicts = promtool_accepts(paths)
+    assert [t for t, p, v in zip(TEMPLATES, paths, verdicts, strict=True) if accepted(p) != v] == []
+    assert 10 < verdicts.count(True) < len(verdicts) - 10
 
 
 def key_typo(groups, rng):
