@@ -22,7 +22,9 @@ def main(names: list[str]) -> int:
         for script in scripts:
             out = Path(folder) / f"{script.stem}.json"
             print(f"+ python -m bench.{script.stem} --json {out.name}", flush=True)
-            code = subprocess.run([sys.executable, "-m", f"bench.{script.stem}", "--json", str(out)], check=False).returncode
+            code = subprocess.run(
+                [sys.executable, "-m", f"bench.{script.stem}", "--json", str(out)], check=False
+            ).returncode
             if code or not out.exists():
                 rows.append((script.stem, f"exit code {code}", "", "FAILED"))
                 bad += 1

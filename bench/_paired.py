@@ -1,0 +1,73 @@
+"""Statistics of paired blocks: the same work with and without, in a random order, compared pair by pair.
+
+A machine drifts: clock rate, neighbours, temperature. Two long runs one after the other measure the drift; two short
+blocks side by side share it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def interleaved(
+    pairs: int, run: Callable[[bool], Sequence[int]], rng: random.Random
+) -> list[tuple[list[int], list[int]]]:
+    """`run(True)` and `run(False)` side by side, `pairs` times, each pair in a random order: [(with, without)]."""
+    found = []
+    for _ in range(pairs):
+        first = rng.random() < 0.5
+        blocks = {which: list(run(which)) for which in (first, not first)}
+        found.append((blocks[True], blocks[False]))
+    return found
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The q-quantile, 0 to 1, nearest rank."""
+    ordered = sorted(values)
+    return float(ordered[min(len(ordered) - 1, int(q * len(ordered)))])
+
+
+def added(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rng: random.Random) -> Estimate:
+    """The median over the pairs of (median with − median without)."""
+    differences = [statistics.median(a) - statistics.median(b) for a, b in pairs]
+    return _bootstrap(differences, statistics.median, rng)
+
+
+def added_at(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], q: float) -> float:
+    """The q-quantile of all steps with, less that of all steps without."""
+    return quantile([x for a, _ in pairs for x in a], q) - quantile([x for _, b in pairs for x in b], q)
+
+
+def ratio(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rng: random.Random) -> Estimate:
+    """Mean time with ÷ mean time without: the geometric mean over the pairs.
+
+    Means, because the client's own thread takes its turn in one step of fifteen, which no median sees. A step over
+    three times the median of all steps was preempted by some other program; it counts as three medians, on both sides.
+    """
+    cap = 3 * statistics.median([x for a, b in pairs for block in (a, b) for x in block])
+
+    def mean(block: Sequence[int]) -> float:
+        return statistics.fmean(min(x, cap) for x in block)
+
+    found = _bootstrap([math.log(mean(a) / mean(b)) for a, b in pairs], statistics.fmean, rng)
+    return Estimate(math.exp(found.value), math.exp(found.low), math.exp(found.high))
+
+
+def _bootstrap(values: Sequence[float], of: Callable[[Sequence[float]], float], rng: random.Random) -> Estimate:
+    resampled = [of(rng.choices(values, k=len(values))) for _ in range(RESAMPLES)]
+    return Estimate(of(values), quantile(resampled, 0.025), quantile(resampled, 0.975))
