@@ -44,6 +44,7 @@ class _Check:
         self._registry = registry
         self._catalogue: Mapping[str, MetricInfo] = {info.name: info for info in records.catalogue(registry)}
         self._groups: list[RuleGroup] = []
+        self._recorded: set[str] = set()
         self._problems: list[Problem] = [_plugin(p) for p in registry.problems]
 
     def run(self, files: Sequence[Path]) -> Report:
@@ -57,6 +58,7 @@ class _Check:
             documents.append((path, document, kind(document)))
         # Rules first: responses and overrides name alerts.
         self._groups += _groups(d for _, d, k in documents if k == "groups") or _shipped()
+        self._recorded = {rule.name for group in self._groups for rule in group.rules if not rule.is_alert}
         summary = []
         for path, document, what in documents:
             before = len(self._problems)
@@ -89,7 +91,7 @@ class _Check:
             return ""
 
     def _rules(self, document: Document) -> str:
-        self._problems += check_rules([document], self._catalogue)
+        self._problems += check_rules([document], self._catalogue, recorded=self._recorded)
         return _count(sum(len(g.rules) for g in _groups([document])), "rule")
 
     def _configuration(self, path: Path) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from sidecar import promql
 from sidecar.alerting import persistence
 from sidecar.alerting.manager import Manager
+from sidecar.alerting.rules import literal_queries
+from sidecar.alerting.runner import QueryFunc
 from sidecar.alerting.writing import StoreWriter
 from sidecar.app import collecting, records
 from sidecar.app.memory import NewestValues
@@ -19,7 +21,7 @@ from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals
 from sidecar.clock import Clock
 from sidecar.errors import ConfigError, Problem, ResponseError, StateError
-from sidecar.model import Labels, MetricInfo, Sample, labels_of
+from sidecar.model import MetricInfo, Sample, labels_of
 from sidecar.outputs.alertmanager import Notifier
 from sidecar.outputs.exposition import Exposition
 from sidecar.plugins import Registry
@@ -55,6 +57,7 @@ class Sidecar:
         settings = loaded.settings
         self.rulebook, self.clock = rulebook, clock
         self._config, self._registry, self._environ = config, registry, environ
+        self._newest_ms = 0  # time of the newest tick
         self.vitals = Vitals()
         self.store = Store(settings.store.max_series, settings.store.max_series_per_metric, settings.store.min_keep)
         state_dir, run_dir = loaded.path(settings.state_dir), loaded.path(settings.run_dir)
@@ -79,10 +82,12 @@ class Sidecar:
             facts=self._facts,
             usd_per_hour=self._usd_per_hour,
         )
+        query, look = self._queries(rulebook)
         self.manager = Manager(
             rulebook.groups,
-            self._query(rulebook),
+            query,
             StoreWriter(self.store),
+            look=look,
             default_interval_ms=settings.evaluation_interval,
             external_labels=labels_of(settings.external_labels),
             external_url=settings.external_url,
@@ -107,21 +112,17 @@ class Sidecar:
 
     # --- evaluation --------------------------------------------------------------------------------------------------
 
-    def _query(self, rulebook: Rulebook) -> Callable[[str, int], Iterable[tuple[Labels, float]] | float | str]:
-        exprs = list(dict.fromkeys(rule.expr for group in rulebook.groups for rule in group.rules))
-        program = promql.compile(exprs)
-        compiled = frozenset(exprs)
+    def _queries(self, rulebook: Rulebook) -> tuple[QueryFunc, QueryFunc]:
+        """How rules are evaluated, tick after tick, and how templates look at anything at any time."""
         interval = rulebook.loaded.settings.evaluation_interval
+        program = promql.compile([rule.expr for group in rulebook.groups for rule in group.rules])
+        read = promql.compile([*program.exprs, *literal_queries(rulebook.groups)])
         judged = promql.compile(self.responder.exprs())
-        self.store.reserve(_spans(program, judged, self.responder.spans()))
-        evaluator = program.bind(self.store, interval_ms=interval)
-
-        def query(expr: str, t_ms: int) -> Iterable[tuple[Labels, float]] | float | str:
-            if expr in compiled:
-                return evaluator.at(expr, t_ms)
-            return promql.evaluate(self.store, expr, t_ms, interval)  # what a template asks for
-
-        return query
+        self.store.reserve(_spans(read, judged, self.responder.spans()))
+        return (
+            program.bind(self.store, interval_ms=interval).at,
+            lambda expr, t_ms: promql.evaluate(self.store, expr, t_ms, interval),
+        )
 
     def _usd_per_hour(self) -> float | None:
         settings = self.rulebook.loaded.settings
@@ -139,13 +140,25 @@ class Sidecar:
 
     def tick(self) -> None:
         """One round. A part that fails is counted and logged, and does not keep the others from their turn."""
-        now, started = self.clock.now_ms(), time.perf_counter()
+        now, started = self._instant(), time.perf_counter()
         self.vitals.ticks += 1
         self._part("trainer", lambda: self._listen(now))
         self._part("collectors", lambda: self.collectors.tick(now))
         self._part("alerting", lambda: self._evaluate(now))
         self._part("responses", lambda: self.responder.tick(now))
         self.vitals.tick_seconds = time.perf_counter() - started
+
+    def _instant(self) -> int:
+        """The time of this tick, the same for the samples it takes and the rules it evaluates.
+
+        Rules are due at multiples of the interval. A tick wakes up a little beside them, and a sample stamped a
+        millisecond after the instant would not be seen until the next one, a whole interval later.
+        """
+        now, interval = self.clock.now_ms(), self.rulebook.loaded.settings.evaluation_interval
+        due = (now + interval // 2) // interval * interval
+        instant = due if abs(now - due) <= interval // 10 and due > self._newest_ms else now
+        self._newest_ms = instant
+        return instant
 
     def _listen(self, now: int) -> None:
         self.channel.tick(now)
@@ -183,7 +196,7 @@ class Sidecar:
             raise
         now = self.clock.now_ms()
         self.responder.replace(rulebook.responses, rulebook.caps, now)
-        self.manager.replace(rulebook.groups, self._query(rulebook))
+        self.manager.replace(rulebook.groups, *self._queries(rulebook))
         old, self.notifier = self.notifier, notifier
         notifier.start()
         self._adopted(rulebook)
