@@ -45,6 +45,7 @@ class GroupRunner:
     def __init__(self, group: RuleGroup, keys: tuple[RuleKey, ...], default_interval_ms: int) -> None:
         self.group = group
         self.interval_ms = group.interval_ms or default_interval_ms
+        self._pace_ms = default_interval_ms
         self.rules = tuple(RuleRunner(rule, key) for rule, key in zip(group.rules, keys, strict=True))
         self.slots: Slots | None = None
         self.last_slot_ms = 0
@@ -53,8 +54,10 @@ class GroupRunner:
     def due(self, now_ms: int) -> int | None:
         """The slot to evaluate now, if any."""
         if self.slots is None:
+            # Whole multiples of the pace at which samples come in: a slot between two of them would judge by samples
+            # that are a part of the pace older than they could be.
             offset = slot_offset(self.group.name, self.group.file, self.interval_ms)
-            self.slots = Slots(self.interval_ms, offset, now_ms)
+            self.slots = Slots(self.interval_ms, offset - offset % self._pace_ms, now_ms)
         due = self.slots.due(now_ms)
         return None if due is None else due.at_ms
 
