@@ -84,11 +84,11 @@ def test_the_json_holds_exactly_the_promised_keys(tmp_path):
 
 
 def test_doubling_the_rate_saves_half_of_what_the_gpus_cost():
-    """Four GPUs at 2.50 $/h: of 10 $/h, 5 $/h bought nothing; a halved rate costs as much again."""
+    """Four GPUs at 2.50 $/h: of 10 $/h, 5 $/h bought nothing; a halved rate would waste as much."""
     doubled = replace(HELPED, samples_per_s_before=50.0, samples_per_s_after=100.0)
     assert doubled.usd_per_hour(4, 2.5) == pytest.approx(5.0)
     halved = replace(HELPED, samples_per_s_before=50.0, samples_per_s_after=25.0)
-    assert halved.usd_per_hour(4, 2.5) == pytest.approx(-10.0)
+    assert halved.usd_per_hour(4, 2.5) == pytest.approx(-5.0)
     assert replace(HELPED, samples_per_s_after=None).usd_per_hour(4, 2.5) is None
 
 

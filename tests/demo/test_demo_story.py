@@ -55,7 +55,7 @@ def test_a_journal_from_pending_to_kept_is_told_with_its_times_and_values():
     assert (story.verdict, story.result, story.over) == ("helped", "kept", True)
     assert [next(i for i, line in enumerate(lines) if word in line) for word in (
         "is pending for rank 0: 60%", "fires for rank 0", "waits for its baseline",
-        "planned: num_workers 2 → 4, prefetch_factor 2 (starved)", "applied at step 700", "measuring",
+        "planned: num_workers 2 → 4, prefetch_factor 2", "applied at step 700", "measuring",
         "verdict: helped: +90.1 %, at least +85.0 %", "the change was kept",
     )] == list(range(8))  # fmt: skip
 

@@ -71,7 +71,7 @@ def test_the_summary_says_verdict_gain_money_and_where_the_journal_is(console, t
     summary(console, ended([])(tmp_path), Options(nproc=2, usd_per_gpu_hour=3.0))
     shown = console.file.getvalue()
     for part in (
-        "50.0 samples/s", "100.0 samples/s", "105.0 samples/s", "3.5 s", "helped, kept: num_workers 2 → 4",
+        "50.0 samples/s", "100.0 samples/s (+50.0)", "105.0 samples/s", "3.5 s", "helped, kept: num_workers 2 → 4",
         "9000 used, 0 lost, 0 repeated", "3.00 $/h no longer wasted", "an assumed 3.00 $/h a GPU",
         str(tmp_path / "state" / "state.db"), "It ended as it should.",
     ):  # fmt: skip
@@ -82,7 +82,7 @@ def test_a_change_that_was_undone_is_not_counted_as_money_saved(console, tmp_pat
     """It is told what it would have cost."""
     undone = ended([], samples_per_s_after=25.0, verdict="did not help", rolled_back=True)
     summary(console, undone(tmp_path), Options(usd_per_gpu_hour=2.0))
-    assert "would have wasted 2.00 $/h" in console.file.getvalue()
+    assert "would have wasted 1.00 $/h" in console.file.getvalue()
     assert "did not help, rolled back" in console.file.getvalue()
 
 

@@ -104,7 +104,8 @@ def test_starvation_began_where_its_first_starved_step_began(tmp_path, log):
     """Calm until second 101, starved from there on."""
     write(tmp_path, 0, start(), *steps(100, 10), *steps(101, 20, wait_s=0.05))
     log.poll()
-    assert log.starved_since(104) == pytest.approx(101.0)
+    assert log.starved_since(0, 104) == pytest.approx(101.0)
+    assert log.starved_since(102.05, 104) == pytest.approx(102.1)
 
 
 def test_a_short_calm_does_not_end_a_starvation_and_a_long_one_does(tmp_path, log):
@@ -112,11 +113,11 @@ def test_a_short_calm_does_not_end_a_starvation_and_a_long_one_does(tmp_path, lo
     bunches = steps(100, 3, wait_s=0.05) + steps(100.3, 7) + steps(101, 5, wait_s=0.05)
     write(tmp_path, 0, start(), *bunches)
     log.poll()
-    assert log.starved_since(200) == pytest.approx(100.0)
+    assert log.starved_since(0, 200) == pytest.approx(100.0)
     write(tmp_path, 0, *steps(101.5, 8), *steps(102.3, 5, wait_s=0.05))
     log.poll()
-    assert log.starved_since(102.32) is None
-    assert log.starved_since(200) == pytest.approx(102.3)
+    assert log.starved_since(0, 102.32) is None
+    assert log.starved_since(0, 200) == pytest.approx(102.3)
 
 
 def test_the_first_rank_to_starve_dates_the_starvation(tmp_path, log):
@@ -124,14 +125,14 @@ def test_the_first_rank_to_starve_dates_the_starvation(tmp_path, log):
     write(tmp_path, 0, start(2), *steps(100, 10), *steps(101, 20, wait_s=0.05))
     write(tmp_path, 1, start(2), *steps(100, 30, wait_s=0.05))
     log.poll()
-    assert log.starved_since(104) == pytest.approx(100.0)
+    assert log.starved_since(0, 104) == pytest.approx(100.0)
 
 
 def test_exactly_thirty_percent_is_not_starved(tmp_path, log):
     """As in the rule, the share must be above 30 %."""
     write(tmp_path, 0, start(), step(1, 10.0, step_s=1.0, wait_s=0.3))
     log.poll()
-    assert log.starved_since(20) is None
+    assert log.starved_since(0, 20) is None
 
 
 def test_every_epoch_of_every_rank_is_held_against_its_own_order(tmp_path, log):

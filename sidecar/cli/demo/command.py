@@ -72,11 +72,13 @@ def summary(console: Console, result: Result, options: Options) -> None:
     table = Table(title="By the training script's own log", title_justify="left", show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("starved", _rate(report.samples_per_s_before))
-    table.add_row("under the change", _rate(report.samples_per_s_after))
-    table.add_row("with these settings from the start", _rate(report.samples_per_s_best))
+    before, after = report.samples_per_s_before, report.samples_per_s_after
+    table.add_row("starved", _rate(before))
+    gain = f" ({after - before:+.1f})" if before is not None and after is not None else ""
+    table.add_row("under the change", _rate(after) + gain)
+    table.add_row("best", f"{_rate(report.samples_per_s_best)}, had the settings been so from the start")
     if report.detection_s is not None:
-        table.add_row("detected", f"{report.detection_s:.1f} s after the first starved step, plus the rule's own wait")
+        table.add_row("detected", f"after {report.detection_s:.1f} s of starvation and the rule's own `for`")
     end = "rolled back" if report.rolled_back else "kept" if report.verdict == "helped" else "not kept"
     verdict = f"{report.verdict}, {end}" if report.verdict else "none"
     table.add_row("verdict", f"{verdict}: {changed(report.knobs_before, report.knobs_after)}")
@@ -103,12 +105,12 @@ def _rate(value: float | None) -> str:
 
 def _money(result: Result, options: Options) -> str:
     report, price = result.report, options.usd_per_gpu_hour
-    assumed = f"at an assumed {price:.2f} $/h a GPU, one a rank"
+    assumed = f"at an assumed {price:.2f} $/h a GPU"
     gain = report.usd_per_hour(options.nproc, price)
     if gain is None:
         return "not measured"
     if report.rolled_back and gain < 0:
-        return f"the change would have wasted {-gain:.2f} $/h {assumed}; it was undone"
+        return f"undone: it would have wasted {-gain:.2f} $/h {assumed}"
     if report.rolled_back:
-        return f"the change would not have paid ({gain:+.2f} $/h {assumed}); it was undone"
-    return f"{gain:.2f} $/h no longer wasted on waiting, {assumed}"
+        return f"undone: it changed {gain:+.2f} $/h {assumed}"
+    return f"{gain:.2f} $/h no longer wasted, {assumed}"

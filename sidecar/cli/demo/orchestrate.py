@@ -48,6 +48,7 @@ class Demo:
         self._children: list[Child] = []
         self._watch: Watch | None = None
         self._waits = waits(options.rules or shipped_rules(), options.responses or scenario.responses_path)
+        self._trouble_at = 0.0
         self._knobs_before: Mapping[str, KnobValue] = {}
         self._knobs_now: Mapping[str, KnobValue] = {}
         self._knobs_at = 0.0
@@ -113,6 +114,7 @@ class Demo:
         wanted = dict(self._scenario.trouble)
         if self._scenario.starve:
             wanted["latency_ms"] = round(self._scenario.latency_ms(step_s, int(KNOBS["num_workers"]), BATCH_SIZE), 1)
+        self._trouble_at = now
         client.put(f"{store}/control", json=wanted).raise_for_status()
         told = ", ".join(f"{name}={value:g}" for name, value in wanted.items())
         self._say(f"trouble: {self._scenario.trouble_text} ({told})", "red")
@@ -214,7 +216,7 @@ class Demo:
 
     def _result(self, log: TrainingLog, knobs: Mapping[str, KnobValue], best: float | None) -> Result:
         story = self._story
-        starved = log.starved_since(story.fired_at)
+        starved = log.starved_since(self._trouble_at, story.fired_at)
         before = after = detection = None
         if starved is not None:
             detection = story.fired_at - starved - self._waits.pending_s

@@ -39,13 +39,15 @@ class Report:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     def usd_per_hour(self, gpus: int, usd_per_gpu_hour: float) -> float | None:
-        """The part of the GPUs' price per hour that the old rate wasted against the new; negative where it got slower.
+        """What the slower of the two rates wastes of the GPUs' price per hour; negative where the change was slower.
 
-        `1 - before / after` of what is paid: the same samples would have been had for so much less.
+        The faster rate would have taken `slower / faster` of the time, and of the money, for the same samples.
         """
-        if not self.samples_per_s_before or not self.samples_per_s_after:
+        before, after = self.samples_per_s_before, self.samples_per_s_after
+        if not before or not after:
             return None
-        return gpus * usd_per_gpu_hour * (1 - self.samples_per_s_before / self.samples_per_s_after)
+        wasted = gpus * usd_per_gpu_hour * (1 - min(before, after) / max(before, after))
+        return wasted if after >= before else -wasted
 
 
 def differences(report: Report, expected: Scenario, accounting: Accounting) -> list[str]:

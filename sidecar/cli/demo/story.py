@@ -96,10 +96,10 @@ class Story:
             if self.phase == "planned":
                 return None
             self.ordered_at = at
-            return Line(at, f"remediation planned: {changed(self.found, self.values)} ({data['why']})", "cyan")
+            return Line(at, f"remediation planned: {changed(self.found, self.values)}", "cyan")
         if self.phase == "settling":
             self.applied_at, self.measure_from = at, data["measure_from_ms"] / 1000
-            return Line(at, f"applied at step {data['step']}, no sample lost or repeated; settling", "cyan")
+            return Line(at, f"applied at step {data['step']}, in the middle of an epoch; settling", "cyan")
         if self.phase == "measuring":
             return Line(at, "measuring", "cyan")
         if self.phase == "closed":

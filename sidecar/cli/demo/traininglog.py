@@ -123,13 +123,13 @@ class TrainingLog:
         spent = sum(step.step_s for step in steps)
         return sum(step.wait_s for step in steps) / spent if spent else None
 
-    def starved_since(self, until: float) -> float | None:
+    def starved_since(self, since: float, until: float) -> float | None:
         """When the starvation that lasts at `until` began: wall seconds at which its first starved step began.
 
-        Going back from `until`, it reaches to where eight steps in a row were not starved. The earliest rank counts;
-        None where no rank is starved.
+        Going back from `until`, it reaches to where eight steps in a row were not starved, and not beyond `since`.
+        The earliest rank counts; None where no rank is starved.
         """
-        firsts = [first for rank in self.ranks.values() if (first := _sustained(rank.between(0, until))) is not None]
+        firsts = [first for r in self.ranks.values() if (first := _sustained(r.between(since, until))) is not None]
         return min(firsts) if firsts else None
 
     def accounting(self) -> Accounting:
