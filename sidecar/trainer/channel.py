@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 from sidecar.clock import Clock
 from sidecar.errors import ChannelError
 from sidecar.hooks import Sink
-from sidecar.model import Availability, ChangeState, Knob, MetricInfo, Order, Outcome, Sample, Status, TrainerIdentity
+from sidecar.model import Availability, Knob, MetricInfo, Order, Outcome, Sample, Status, TrainerIdentity
 from sidecar.recording import Recorder
 from sidecar.trainer import catalogue
 from sidecar.trainer.listener import Listener
+from sidecar.trainer.orders import SETTLE_MS, Orders
 from sidecar.trainer.peer import Peer, peer_uid
-from sidecar.trainer.rank import Rank
+from sidecar.trainer.rank import Rank, merge_knobs
 from sidecar.trainer.ringreader import RingReader
-from sidecar.trainer.units import Member, Unit
 from spikewatch import protocol
 
 log = logging.getLogger(__name__)
@@ -28,9 +28,7 @@ log = logging.getLogger(__name__)
 MAX_PEERS = 256
 MAX_ACCEPTS = 16  # connections taken in one go
 HELLO_MS = 5_000  # a peer that has not said hello by then is dropped
-SETTLE_MS = 120_000  # a change must have reached every rank by then: three steps of 40 s
 CHECK_LISTENER_MS = 5_000
-MAX_UNITS = 64  # changes remembered
 
 
 class TrainerChannel:
@@ -56,12 +54,11 @@ class TrainerChannel:
         self._path = Path(socket_path)
         self._clock = clock
         self._allowed = frozenset((os.getuid(),) if allowed_uids is None else allowed_uids)
-        self._settle_ms = settle_ms
+        self._orders = Orders(clock, settle_ms)
         self._recorder = Recorder(sink, self.name)
         self._listener: Listener | None = None
         self._checked_ms = 0
         self._peers: dict[Peer, Rank | None] = {}
-        self._units: dict[str, Unit] = {}
         self._attached = 0
         self.refused: Counter[str] = Counter()  # connections ended by us, by reason
 
@@ -118,16 +115,13 @@ class TrainerChannel:
             peer.refuse("bad_message", "say hello first, and bring the ring")
         elif kind == "change":
             rank.set_values(message["knobs"])
-            self._heard(rank, message["change"])
+            self._orders.heard(rank, message["change"], self._present())
         elif kind == "state":
             rank.learn(message)
             for report in message["changes"]:
-                self._heard(rank, report)
+                self._orders.heard(rank, report, self._present())
         elif kind == "nack":
-            unit = self._units.get(message["change_id"])
-            if unit is not None:
-                unit.refused(rank.run_id, message["reason"])
-                self._send_due(unit)
+            self._orders.refused(rank, message["change_id"], message["reason"], self._present())
         else:
             peer.refuse("bad_message", f"{kind} is not for a sidecar")
 
@@ -148,10 +142,7 @@ class TrainerChannel:
         self._peers[peer] = rank
         peer.send({"type": "welcome", "protocol": version})
         log.info("rank %d of job %s attached (%s)", rank.rank, rank.job, rank.run_id)
-        for report in hello["changes"]:
-            self._heard(rank, report, fresh=True)
-        for unit in self._units.values():
-            self._send_due(unit, rank)
+        self._orders.attached(rank, hello["changes"])
 
     def _succeed(self, rank: Rank) -> None:
         """A new process in a rank's place, or a new connection of the same one, ends the older."""
@@ -159,19 +150,9 @@ class TrainerChannel:
             if other is None or (other.job, other.rank) != (rank.job, rank.rank):
                 continue
             if other.run_id != rank.run_id:
-                for unit in self._units.values():
-                    unit.give_up_on(other.run_id)
+                self._orders.replaced(other)
             else:
                 peer.close("replaced")
-
-    def _heard(self, rank: Rank, report: Mapping[str, Any], fresh: bool = False) -> None:
-        unit = self._units.get(report["id"])
-        if unit is None:
-            unit = Unit(report["id"], report["values"], None, 30_000, self._clock.monotonic_ms())
-            self._remember(unit)
-        unit.heard(rank.run_id, rank.rank, report)
-        if not fresh:
-            self._send_due(unit)
 
     def _gone(self, peer: Peer, reason: str) -> None:
         rank = self._peers.pop(peer, None)
@@ -181,8 +162,7 @@ class TrainerChannel:
             return
         log.info("rank %d of job %s left: %s", rank.rank, rank.job, reason)
         rank.ring.close()
-        for unit in self._units.values():
-            unit.lost(rank.run_id, self._clock.monotonic_ms())
+        self._orders.left(rank)
 
     # --- samples ----------------------------------------------------------------------------------------------------
 
@@ -194,9 +174,7 @@ class TrainerChannel:
             peer.tick()
             if rank is None and now - peer.accepted_ms > HELLO_MS:
                 peer.close("no_hello")
-        for unit in self._units.values():
-            unit.age(now, self._settle_ms)
-            self._send_due(unit)
+        self._orders.tick(self._present())
         self._recorder.record(self._samples(), now_ms)
 
     def _samples(self) -> Iterable[Sample]:
@@ -223,13 +201,16 @@ class TrainerChannel:
         current = self._current()
         if not current:
             return Status(Availability.UNAVAILABLE, "no_trainer")
-        if len(current) < sum(rank is not None for rank in self._peers.values()):
+        if len(current) < len(self._present()):
             return Status(Availability.DEGRADED, "several_jobs")
         return Status(Availability.AVAILABLE)
 
+    def _present(self) -> list[Rank]:
+        return [rank for rank in self._peers.values() if rank is not None]
+
     def _current(self) -> list[Rank]:
         """The ranks of the newest job and epoch, one a rank number, in order."""
-        ranks = sorted((r for r in self._peers.values() if r is not None), key=lambda r: r.attached)
+        ranks = sorted(self._present(), key=lambda r: r.attached)
         if not ranks:
             return []
         newest = ranks[-1]
@@ -253,104 +234,28 @@ class TrainerChannel:
 
     def knobs(self) -> Mapping[str, Knob]:
         """What every attached rank can change and has at the same value, within the bounds of all of them."""
-        return self._merged()[0]
+        return merge_knobs(self._current())[0]
 
     def unavailable(self) -> Mapping[str, str]:
         """Knobs that `knobs` leaves out, each with the reason."""
-        return self._merged()[1]
-
-    def _merged(self) -> tuple[dict[str, Knob], dict[str, str]]:
-        ranks = self._current()
-        knobs: dict[str, Knob] = {}
-        reasons: dict[str, str] = {}
-        for rank in ranks:
-            reasons.update(rank.unavailable)
-        for name in dict.fromkeys(name for rank in ranks for name in rank.knobs):
-            mine = [rank.knobs[name] for rank in ranks if name in rank.knobs]
-            if len(mine) < len(ranks):
-                reasons.setdefault(name, "not every rank has it")
-            elif len({(k.value, k.unit, k.scope) for k in mine}) > 1:
-                reasons[name] = "the ranks have different values: " + ", ".join(str(k.value) for k in mine)
-            else:
-                low = [k.minimum for k in mine if k.minimum is not None]
-                high = [k.maximum for k in mine if k.maximum is not None]
-                first = mine[0]
-                knobs[name] = Knob(
-                    name,
-                    first.value,
-                    max(low, default=None),
-                    min(high, default=None),
-                    first.unit,
-                    first.scope,
-                )
-        return knobs, reasons
+        return merge_knobs(self._current())[1]
 
     def apply(self, order: Order) -> None:
         """Sends a new order to every attached rank. The same `change_id` again does nothing."""
-        if order.change_id in self._units:
-            return
-        unit = Unit(order.change_id, order.values, order.expect, order.lease_ms, self._clock.monotonic_ms())
-        self._remember(unit)
-        ranks = self._current()
-        if not ranks:
-            unit.refusal = "no_trainer"
-        for rank in ranks:
-            unit.members[rank.run_id] = Member(rank.rank)
-        for rank in ranks:
-            self._send_due(unit, rank)
+        self._orders.give(order, self._current())
 
     def renew(self, change_id: str, lease_ms: int) -> None:
-        """Prolongs the lease on every rank; lost packets do no harm, the next renewal comes."""
-        unit = self._units.get(change_id)
-        if unit is not None and not unit.failed:
-            unit.lease_ms = lease_ms
-            self._send(unit, {"type": "renew", "change_id": change_id, "lease_ms": lease_ms})
+        """Prolongs the lease on every rank; a lost packet does no harm, the next renewal comes."""
+        self._orders.renew(change_id, lease_ms, self._present())
 
     def keep(self, change_id: str) -> None:
         """Confirms on every rank, once every rank has applied; before that, or when it failed, does nothing."""
-        if self.outcome(change_id).state is ChangeState.APPLIED and not self._units[change_id].failed:
-            self._send(self._units[change_id], {"type": "keep", "change_id": change_id})
+        self._orders.keep(change_id, self._present())
 
     def revert(self, change_id: str) -> None:
         """Undoes on every rank, also on those that come back later."""
-        unit = self._units.get(change_id)
-        if unit is not None:
-            unit.fail("order")
-            self._send_due(unit)
+        self._orders.revert(change_id, self._present())
 
     def outcome(self, change_id: str) -> Outcome:
         """What is known of a change on all its ranks; `step` is the latest of theirs."""
-        unit = self._units.get(change_id)
-        if unit is None:
-            return Outcome(ChangeState.UNKNOWN)
-        now = next((r.knobs for r in self._current() if r.run_id in unit.members), {})
-        return unit.outcome({name: knob.value for name, knob in now.items()})
-
-    def _send_due(self, unit: Unit, only: Rank | None = None) -> None:
-        for rank in [only] if only is not None else self._present():
-            verb = unit.due(rank.run_id, fresh=only is not None)
-            if verb == "revert":
-                rank.peer.send({"type": "revert", "change_id": unit.change_id})
-            elif verb == "set":
-                rank.peer.send(
-                    {
-                        "type": "set",
-                        "change_id": unit.change_id,
-                        "values": unit.values,
-                        "expect": dict(unit.expect or {}),
-                        "lease_ms": unit.lease_ms,
-                    }
-                )
-
-    def _send(self, unit: Unit, message: Mapping[str, Any]) -> None:
-        for rank in self._present():
-            if rank.run_id in unit.members:
-                rank.peer.send(message)
-
-    def _present(self) -> list[Rank]:
-        return [rank for rank in self._peers.values() if rank is not None]
-
-    def _remember(self, unit: Unit) -> None:
-        self._units[unit.change_id] = unit
-        while len(self._units) > MAX_UNITS:
-            del self._units[next(iter(self._units))]
+        return self._orders.outcome(change_id, self._current())

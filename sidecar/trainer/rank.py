@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,3 +79,23 @@ class Rank:
         yield Sample(catalogue.RECORDS_LOST.name, labels, float(self.ring.lost))
         who = {"rank": number, "run_id": self.run_id, "framework": self.framework, "backend": self.backend}
         yield Sample(catalogue.RUN_INFO.name, labels_of(who), 1.0)
+
+
+def merge_knobs(ranks: Sequence[Rank]) -> tuple[dict[str, Knob], dict[str, str]]:
+    """(knobs that all of `ranks` have at the same value, the others with the reason)."""
+    knobs: dict[str, Knob] = {}
+    reasons: dict[str, str] = {}
+    for rank in ranks:
+        reasons.update(rank.unavailable)
+    for name in dict.fromkeys(name for rank in ranks for name in rank.knobs):
+        all_of = [rank.knobs[name] for rank in ranks if name in rank.knobs]
+        first = all_of[0]
+        if len(all_of) < len(ranks):
+            reasons.setdefault(name, "not every rank has it")
+        elif any((k.value, k.unit, k.scope) != (first.value, first.unit, first.scope) for k in all_of):
+            reasons[name] = "the ranks have different values: " + ", ".join(str(k.value) for k in all_of)
+        else:
+            low = max((k.minimum for k in all_of if k.minimum is not None), default=None)
+            high = min((k.maximum for k in all_of if k.maximum is not None), default=None)
+            knobs[name] = Knob(name, first.value, low, high, first.unit, first.scope)
+    return knobs, reasons

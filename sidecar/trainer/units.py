@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sidecar.model import ChangeState, KnobValue, Outcome
 
-Verb = Literal["set", "revert"]
+Verb = Literal["set", "keep", "revert"]
 
 
 @dataclass(slots=True)
@@ -50,6 +50,7 @@ class Unit:
         self.members: dict[str, Member] = {}
         self.failed = ""  # why the unit as a whole is to be undone
         self.refusal = ""  # refused before anything was sent
+        self.confirmed = False  # to be kept, also on ranks that were away when it was said
 
     def heard(self, run_id: str, rank: int, report: Mapping[str, Any]) -> None:
         """A rank told what it knows of this change."""
@@ -61,7 +62,7 @@ class Unit:
         self.values = self.values or dict(report["values"])
         if member.state == "refused":
             self.fail(member.reason or "refused")
-        elif member.state == "reverted" and self.expect is not None:
+        elif member.state == "reverted":
             self.fail("reverted")
 
     def refused(self, run_id: str, reason: str) -> None:
@@ -115,12 +116,15 @@ class Unit:
         if member is None:
             return None
         if self.failed:
-            undone = ("pending", "applied", "kept") if self.failed == "order" else ("pending", "applied")
-            if member.state not in undone or (member.undoing and not fresh):
+            if member.state not in ("pending", "applied", "kept") or (member.undoing and not fresh):
                 return None
             member.undoing = True
             return "revert"
-        return "set" if fresh and not member.reported and self.expect is not None else None
+        if not fresh:
+            return None
+        if self.confirmed and member.state == "applied":
+            return "keep"
+        return "set" if not member.reported and self.expect is not None else None
 
     def _present(self) -> list[Member]:
         return [m for m in self.members.values() if not m.gone]
