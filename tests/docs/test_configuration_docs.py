@@ -41,7 +41,9 @@ def test_the_durations_on_the_page_are_the_defaults(name):
     assert rows()[name].strip("`") == durations.text(value)
 
 
-@pytest.mark.parametrize("name", ["state_dir", "run_dir", "http.listen", "store.max_series", "store.max_series_per_metric"])
+@pytest.mark.parametrize(
+    "name", ["state_dir", "run_dir", "http.listen", "store.max_series", "store.max_series_per_metric"]
+)
 def test_the_other_defaults_on_the_page_are_the_defaults(name):
     value = Settings()
     for part in name.split("."):
