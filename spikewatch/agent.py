@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -70,6 +71,13 @@ class Agent:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
+    def forked(self) -> None:
+        """In the child of a fork: lets go of the connection. A loader worker that held it would keep it open, and with
+        it the picture of a living trainer, for the seconds by which it outlives one that was killed.
+        """
+        if self._socket is not None:
+            self._socket.close()
+
     def _run(self) -> None:
         while True:
             stopping = self._stop.is_set()
@@ -114,22 +122,21 @@ class Agent:
         self._try_at = now + self._retry
         self._retry = min(self._retry * 2, LAST_RETRY)
         trusted = {0, os.getuid()}
-        connection = None
         try:
             if os.stat(self.path).st_uid not in trusted:
                 return  # somebody else's socket: not a word, and no descriptor
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-            connection.setblocking(False)
-            connection.connect(self.path)
-            if listener_uid(connection) not in trusted:
-                connection.close()
+            # Kept at once, so that a fork at any moment finds it.
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)
+            self._socket.connect(self.path)
+            if listener_uid(self._socket) not in trusted:
+                self._drop("another user's socket")
                 return
-            socket.send_fds(connection, [protocol.encode(self._hello())], [self._ring.fd])
-        except OSError:  # nobody there, or no longer: the usual case without a sidecar
-            if connection is not None:
-                connection.close()
+            socket.send_fds(self._socket, [protocol.encode(self._hello())], [self._ring.fd])
+        except OSError as error:  # nobody there, or no longer: the usual case without a sidecar
+            self._drop(str(error))
             return
-        self._socket, self._welcomed, self._hello_by = connection, False, now + HELLO_TIMEOUT
+        self._welcomed, self._hello_by = False, now + HELLO_TIMEOUT
 
     def _hello(self) -> dict[str, Any]:
         me = identify(self._job)
@@ -160,6 +167,8 @@ class Agent:
 
     def _drop(self, reason: str) -> None:
         if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # closing ends nothing while a process forked from us has it
             self._socket.close()
             log.debug("the sidecar's connection ended: %s", reason)
         self._socket, self._welcomed, self.connected = None, False, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 MAX_LEAVES = 256
@@ -15,14 +16,35 @@ def measure(batch: Any) -> tuple[int | None, int | None]:
     The length is given only when every tensor agrees on it. Bytes are those of the tensors handed over, after
     collation; a batch without tensors, or with more than 256 of them, is not measured.
     """
+    tensors = _tensors(batch)
+    if not tensors:
+        return None, None
+    lengths = {tensor.size(0) for tensor in tensors if tensor.dim()}
+    return (lengths.pop() if len(lengths) == 1 else None), _bytes(tensors)
+
+
+def _bytes(tensors: Sequence[Any]) -> int:
+    size = 0
+    for tensor in tensors:
+        size += tensor.nbytes
+    return size
+
+
+def _tensors(batch: Any) -> Sequence[Any] | None:
+    """Every tensor of a batch; None where there are too many, or too deep."""
     torch = sys.modules.get("torch")
     if torch is None:
-        return None, None
+        return None
+    tensor = torch.Tensor
+    if type(batch) in (list, tuple) and len(batch) <= MAX_LEAVES:  # what nearly every loader gives
+        for item in batch:
+            if type(item) is not tensor:
+                break
+        else:
+            found: Sequence[Any] = batch
+            return found
     leaves: list[Any] = []
-    if not _collect(batch, torch.Tensor, leaves, MAX_DEPTH) or not leaves:
-        return None, None
-    lengths = {len(tensor) for tensor in leaves if tensor.dim()}
-    return (lengths.pop() if len(lengths) == 1 else None), sum(tensor.nbytes for tensor in leaves)
+    return leaves if _collect(batch, tensor, leaves, MAX_DEPTH) else None
 
 
 def _collect(item: Any, tensor: type, leaves: list[Any], depth: int) -> bool:
@@ -62,9 +84,8 @@ class BatchLengths:
 
     def of(self, number: int, batch: Any) -> tuple[int | None, int | None]:
         """(samples, bytes) of batch `number` of the pass, counted from 0."""
+        if self._size is not None and number < self._full:
+            tensors = _tensors(batch)
+            return self._size, _bytes(tensors) if tensors else None
         length, size = measure(batch)
-        if self._size is None:
-            return length, size
-        if number < self._full:
-            return self._size, size
-        return (self._rest if number == self._full else length), size
+        return (self._rest if self._size is not None and number == self._full else length), size

@@ -86,7 +86,7 @@ class LivePass:
         watch = self._arrivals
         if watch is None:
             return next(part.iterator)
-        asked = self._tuner.guarded(watch.asked)
+        asked = self._tuner.asks(watch)
         batch = next(part.iterator)
         if asked:
             self._tuner.arrived(watch)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import zlib
 from collections.abc import Sequence
 from struct import Struct
+from zlib import crc32
 
 from spikewatch import layout
 
 F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not named in Python 3.11's fcntl
+_HEAD_WORD = layout.HEAD_OFFSET // 8
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE
 
 
 class RingWriter:
     """Two writers, one each: the training thread calls `write`, the client's thread calls `write_live`."""
 
-    __slots__ = ("_live", "_map", "_pack", "_words", "fd")
+    __slots__ = ("_halves", "_live", "_map", "_pack", "_words", "fd")
 
     def __init__(self, fields: tuple[str, ...] = layout.FIELDS) -> None:
         """Raises OSError where the kernel has no memfd or no room (264 KiB, charged to the trainer's cgroup)."""
@@ -39,6 +40,7 @@ class RingWriter:
             os.close(self.fd)
             raise
         self._words = memoryview(self._map).cast("Q")
+        self._halves = memoryview(self._map).cast("I")
         self._pack = Struct(f"<{len(fields)}d").pack
         self._live = 0
 
@@ -56,13 +58,13 @@ class RingWriter:
             layout.SLOT_SIZE,
             layout.SLOTS,
             len(fields),
-            zlib.crc32(table),
+            crc32(table),
         )
 
     def write(self, number: int, values: Sequence[float]) -> None:
         """Publishes record `number` (1, 2, 3 …), overwriting the one 1024 before it."""
         self._put(layout.slot_offset(number), number, values)
-        self._words[layout.HEAD_OFFSET >> 3] = number
+        self._words[_HEAD_WORD] = number
 
     def write_live(self, values: Sequence[float]) -> None:
         """Replaces the live slot."""
@@ -76,11 +78,12 @@ class RingWriter:
         # is what a reader trusts; the sequence only saves it most of the retries.
         words[offset >> 3] = 2 * number - 1
         self._map[start : start + len(payload)] = payload
-        layout.CHECKSUM.pack_into(self._map, offset + layout.CHECKSUM_OFFSET, zlib.crc32(payload, number & 0xFFFF_FFFF))
+        self._halves[(offset + layout.CHECKSUM_OFFSET) >> 2] = crc32(payload, number & 0xFFFF_FFFF)
         words[offset >> 3] = 2 * number
 
     def close(self) -> None:
         """Lets the memory go once no reader maps it. The writers must have stopped."""
         self._words.release()
+        self._halves.release()
         self._map.close()
         os.close(self.fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import math
 import os
@@ -140,7 +141,11 @@ class Run:
 
     def _forked(self) -> None:
         # The child of a fork shares the ring's pages: it must never write there, and has no client thread.
-        self._parts = None
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.agent.forked()
+            with contextlib.suppress(OSError, BufferError):
+                parts.ring.close()
 
     def __enter__(self) -> Run:
         return self

@@ -34,9 +34,9 @@ class Scalar:
         torch = sys.modules.get("torch")
         if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter) or number.numel() != 1:
             return []  # a DTensor, say, could make .item() a collective
-        if number.device.type == "cpu":
+        if number.is_cpu:  # a tenth of the time that asking its device takes
             return self._known(number.item())
-        if number.device.type == "cuda":
+        if number.is_cuda:
             arrived = self._arrived()
             self._start(torch, number)
             return arrived

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from spikewatch import segments
@@ -198,15 +198,6 @@ class Tuner:
 
     # --- what passes report; none of these may ever raise -----------------------------------------------------------
 
-    def guarded(self, call: Callable[[], object]) -> bool:
-        """Whether `call` went through; an error of ours is counted and goes no further."""
-        try:
-            call()
-        except Exception:  # noqa: BLE001  the training loop must not see our mistakes
-            self.meter.errors += 1
-            return False
-        return True
-
     def wait_begins(self) -> int:
         try:
             return self.meter.wait_begins()
@@ -221,10 +212,25 @@ class Tuner:
             self.meter.errors += 1
 
     def received(self, lengths: BatchLengths, number: int, batch: Any) -> None:
-        self.guarded(lambda: self.meter.received(*lengths.of(number, batch)))
+        try:
+            self.meter.received(*lengths.of(number, batch))
+        except Exception:  # noqa: BLE001  as above
+            self.meter.errors += 1
+
+    def asks(self, watch: Arrivals) -> bool:
+        """Whether `arrived` is to be called once the batch is there."""
+        try:
+            watch.asked()
+        except Exception:  # noqa: BLE001  as above
+            self.meter.errors += 1
+            return False
+        return True
 
     def arrived(self, watch: Arrivals) -> None:
-        self.guarded(lambda: self.meter.prefetch(watch.given()))
+        try:
+            self.meter.prefetch(watch.given())
+        except Exception:  # noqa: BLE001  as above
+            self.meter.errors += 1
 
     def lengths(self, loader: Any) -> BatchLengths:
         return BatchLengths(loader)

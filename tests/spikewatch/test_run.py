@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import socket
 import time
 
 import pytest
@@ -169,6 +170,24 @@ def test_a_forked_child_never_writes_into_the_ring(attach):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert bytes(ring._map[layout.HEADER_SIZE :]) == before
     assert run.active
+
+
+def test_a_forked_child_holds_neither_the_ring_nor_the_connection(attach, tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        listener.settimeout(15)
+        run = attach(socket=str(path))
+        connection, _ = listener.accept()
+        connection.recv(10)
+        ours = (run._parts.ring.fd, run._parts.agent._socket.fileno())
+        pid = os.fork()
+        if pid == 0:
+            os._exit(sum(os.path.lexists(f"/proc/self/fd/{fd}") for fd in ours))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        connection.close()
+        assert code == 0
 
 
 @pytest.mark.torch

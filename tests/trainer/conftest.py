@@ -30,13 +30,10 @@ class DictSink:
     def series(self, metric, labels, producer=""):
         key = (metric, tuple(sorted(labels.items())))
         if key not in self.series_of:
-            blocks = sorted({m for m, _ in self.series_of} | {metric})
+            block = next((h.block for (m, _), h in self.series_of.items() if m == metric), len(self.series_of))
             column = sum(m == metric for m, _ in self.series_of)
-            block = self.blocks.setdefault(metric, len(self.blocks)) if blocks else 0
             self.series_of[key] = Handle(block, column)
         return self.series_of[key]
-
-    blocks: dict = {}
 
     def push(self, block, t_ms, values):
         assert (block, t_ms) not in self.pushes, "one slot a block and tick"
@@ -55,9 +52,7 @@ class DictSink:
 
 @pytest.fixture
 def sink():
-    made = DictSink()
-    made.blocks = {}
-    return made
+    return DictSink()
 
 
 @pytest.fixture
