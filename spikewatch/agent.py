@@ -179,6 +179,8 @@ class Agent:
             self._socket.send(protocol.encode(message))
 
     def _tell_news(self) -> None:
+        if self._ledger.news:
+            self._publish()  # who hears of a change finds it in the ring, too
         while self._ledger.news:
             self._send_change(self._ledger.news.popleft(), answer=False)
         if (self._knobs.describe(), self._knobs.unavailable()) != self._said:
