@@ -59,6 +59,7 @@ class TrainerChannel:
         self._listener: Listener | None = None
         self._checked_ms = 0
         self._peers: dict[Peer, Rank | None] = {}
+        self._left: dict[str, Rank] = {}  # by run_id: whose connection broke and who may come back
         self._attached = 0
         self.refused: Counter[str] = Counter()  # connections ended by us, by reason
 
@@ -153,6 +154,10 @@ class TrainerChannel:
                 self._orders.replaced(other)
             else:
                 peer.close("replaced")
+        self._left.pop(rank.run_id, None)
+        for other in [r for r in self._left.values() if (r.job, r.rank) == (rank.job, rank.rank)]:
+            self._orders.replaced(other)
+            del self._left[other.run_id]
 
     def _gone(self, peer: Peer, reason: str) -> None:
         rank = self._peers.pop(peer, None)
@@ -163,6 +168,9 @@ class TrainerChannel:
         log.info("rank %d of job %s left: %s", rank.rank, rank.job, reason)
         rank.ring.close()
         self._orders.left(rank)
+        self._left[rank.run_id] = rank
+        while len(self._left) > MAX_PEERS:
+            del self._left[next(iter(self._left))]
 
     # --- samples ----------------------------------------------------------------------------------------------------
 
