@@ -19,6 +19,8 @@ waiting for data, the samples consumed, loss) and `end`. Speed and lost or repea
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import http.client
 import json
 import multiprocessing
@@ -28,7 +30,8 @@ import time
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +51,9 @@ STOP_EVERY = 8  # steps between two agreements on whether to stop
 class ObjectStoreImages(Dataset):
     """Images of an HTTP object store, one GET each: `__getitem__(i)` is (image float32 [3, 32, 32], class, i)."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> None:
+        """`turn` is entered while an image is decoded."""
+        self.url, self.turn = url.rstrip("/"), turn
         with urllib.request.urlopen(f"{self.url}/dataset", timeout=10) as answer:
             self.images = int(json.load(answer)["images"])
         self.connection: http.client.HTTPConnection | None = None
@@ -60,12 +64,9 @@ class ObjectStoreImages(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
         headers, body = self.get(f"/images/{index}")
-        side = int(headers["X-Side"])
-        pixels = torch.frombuffer(bytearray(zlib.decompress(body)), dtype=torch.uint8).view(1, 3, side, side)
-        image = pixels.float().div_(127.5).sub_(1)
-        if side != SIDE:
-            image = F.interpolate(image, size=(SIDE, SIDE), mode="area")
-        return image[0], int(headers["X-Class"]), index
+        with self.turn():
+            image = decoded(body, int(headers["X-Side"]))
+        return image, int(headers["X-Class"]), index
 
     def get(self, path: str) -> tuple[http.client.HTTPMessage, bytes]:
         """One GET over a kept-alive connection; one retry, because a store may close an idle connection."""
@@ -89,6 +90,13 @@ class ObjectStoreImages(Dataset):
         raise AssertionError("unreachable")
 
 
+def decoded(body: bytes, side: int) -> torch.Tensor:
+    """float32 [3, 32, 32] between -1 and 1, scaled down where the stored image is larger."""
+    pixels = torch.frombuffer(bytearray(zlib.decompress(body)), dtype=torch.uint8).view(1, 3, side, side)
+    image = pixels.float().div_(127.5).sub_(1)
+    return (image if side == SIDE else F.interpolate(image, size=(SIDE, SIDE), mode="area"))[0]
+
+
 def small_cnn(width: int) -> nn.Module:
     """Three convolutions and a classifier; `width` 64 takes about 35 ms a step of 8 images on one 2025 server core."""
     return nn.Sequential(
@@ -100,17 +108,30 @@ def small_cnn(width: int) -> nn.Module:
 
 
 class OneCore:
-    """A `worker_init_fn` that puts every loader worker on one core, as a container's CPU quota would."""
+    """One core for all loader workers together, as a container's CPU quota would give them.
 
-    def __init__(self) -> None:
+    They are pinned to it, and take turns at decoding: by pinning alone, more workers would win more of a busy core
+    from other programs. `turns` is a file to lock; the lock of a process that dies is free again.
+    """
+
+    def __init__(self, turns: Path) -> None:
+        self.turns = turns
         self.core, *self.others = sorted(os.sched_getaffinity(0))
 
-    def __call__(self, worker: int) -> None:
+    def pin(self, worker: int) -> None:
+        """The loader's `worker_init_fn`."""
         os.sched_setaffinity(0, {self.core})
 
     def leave(self) -> None:
         """Moves this process to the other cores, if there are any, so that it does not compete with its workers."""
         os.sched_setaffinity(0, set(self.others) or {self.core})
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """One process at a time is inside."""
+        with self.turns.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
 
 def waits(loader: Any) -> Iterator[tuple[float, Any]]:
@@ -160,16 +181,17 @@ def train(args: argparse.Namespace) -> None:
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     stop = Stop(args.seconds, args.steps)
 
-    dataset = ObjectStoreImages(args.url)
+    args.output.mkdir(parents=True, exist_ok=True)
+    core = OneCore(args.output / "turns") if args.one_core else None
+    dataset = ObjectStoreImages(args.url, core.turn) if core else ObjectStoreImages(args.url)
     sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, shuffle=True, seed=args.seed)
-    core = OneCore() if args.pin_workers else None
     loader = DataLoader(
         dataset,
         args.batch_size,
         sampler=sampler,
         num_workers=args.workers,
         prefetch_factor=args.prefetch if args.workers else None,
-        worker_init_fn=core,
+        worker_init_fn=core.pin if core else None,
     )
     if core:
         core.leave()
@@ -179,7 +201,6 @@ def train(args: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     run = spikewatch.attach(model=model, optimizer=optimizer, loader=loader)  # spikewatch
 
-    args.output.mkdir(parents=True, exist_ok=True)
     with (args.output / f"rank{rank}.jsonl").open("w", buffering=1, encoding="utf-8") as log:
 
         def write(event: str, **values: object) -> None:
@@ -226,7 +247,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1_000_000_000, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so many seconds")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the forward and backward pass")
-    parser.add_argument("--pin-workers", action="store_true", help="all workers on one core, as a CPU quota would")
+    parser.add_argument("--one-core", action="store_true", help="one core for all workers, as under a CPU quota")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

@@ -99,9 +99,9 @@ def test_a_store_that_is_not_there_is_an_error_that_names_it(tmp_path):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to keep the workers from")
-def test_pinned_workers_share_one_core_and_leave_the_others_to_the_training_process(store, tmp_path):
+def test_workers_on_one_core_share_one_core_and_leave_the_others_to_the_training_process(store, tmp_path):
     """What the scenario `cpu-bound` rests on."""
-    process = subprocess.Popen(command(store, tmp_path, "--pin-workers"), env={**os.environ, "SPIKEWATCH_DISABLE": "1"})
+    process = subprocess.Popen(command(store, tmp_path, "--one-core"), env={**os.environ, "SPIKEWATCH_DISABLE": "1"})
     log = TrainingLog(tmp_path)
     deadline = time.monotonic() + 40
     try:

@@ -99,7 +99,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
                 rolled_back=True,
                 trouble={"side": SIDES[1]},
                 trouble_text=f"the images become {SIDES[1]} × {SIDES[1]} pixels, on one core for all loader workers",
-                trainer_arguments=("--pin-workers",),
+                trainer_arguments=("--one-core",),
             ),
         )
     }
