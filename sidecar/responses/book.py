@@ -43,15 +43,16 @@ class Book:
     def take(self, events: Sequence[AlertEvent], responses: Iterable[Response], now_ms: int) -> None:
         """Alert edges, in order: notes each, opens an episode on firing, ends it on resolved."""
         responses = tuple(responses)
-        fired = [episode_id(e.alert, fired_at(e.alert, e.at_ms)) for e in events if e.edge is Edge.FIRING]
-        known = self._records.known(fired) | {e.id for e in self._firing.values()}
+        ends = (Edge.FIRING, Edge.RESOLVED)
+        ids = [episode_id(e.alert, fired_at(e.alert, e.at_ms)) for e in events if e.edge in ends]
+        known = self._records.known(ids) | {e.id for e in self._firing.values()}
         for event in events:
             # State taken over from before a restart opens nothing.
             opens = event.edge is Edge.FIRING and not event.restored
-            tried = answering(responses, event.alert) if opens else []
-            self._records.edge(event, [r.name for r in tried])
+            tried = answering(responses, event.alert) if event.edge in ends and not event.restored else []
+            self._records.edge(event, [r.name for r in tried] if opens else [])
             if event.edge is Edge.RESOLVED:
-                self._resolved(event, now_ms)
+                self._resolved(event, tried, known, now_ms)
             elif tried:
                 self._opened(event, tried, known, now_ms)
 
@@ -74,7 +75,13 @@ class Book:
         self._firing[key_of(alert)] = episode
         self._open[episode.id] = episode
 
-    def _resolved(self, event: AlertEvent, now_ms: int) -> None:
+    def _resolved(self, event: AlertEvent, responses: list[Response], known: set[str], now_ms: int) -> None:
+        identifier = episode_id(event.alert, fired_at(event.alert, event.at_ms))
+        if responses and identifier not in known:
+            # Its beginning has not been heard of; if that still comes, it must not open what is already over.
+            known.add(identifier)
+            self._records.opened(Episode(identifier, event.alert, now_ms, []))
+            self._records.closed(identifier, "resolved", now_ms)
         episode = self._firing.get(key_of(event.alert))
         # An end from before this beginning is an old message that comes late.
         if episode is not None and event.at_ms >= fired_at(episode.alert, episode.opened_at_ms):

@@ -135,7 +135,7 @@ def _compile(value: str) -> Any:
     options = re2.Options()
     options.log_errors = False
     try:
-        return re2.compile(value, options=options)  # type: ignore[no-untyped-call]
+        return re2.compile(value, options=options)
     except re2.error as e:
         detail = e.args[0].decode() if e.args and isinstance(e.args[0], bytes) else str(e)
         raise ValueError(f"not a valid RE2 regular expression {value!r}: {detail}") from None

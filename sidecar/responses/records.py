@@ -9,6 +9,7 @@ from typing import Any
 
 from sidecar.model import AlertEvent
 from sidecar.responses.episode import Attempt, Episode, Plan
+from sidecar.responses.episode import change_id as change_of
 from sidecar.responses.experiment import Experiment, Phase, Send
 from sidecar.responses.journal import Entry, Journal, to_json
 from sidecar.responses.statistics import Judgement
@@ -17,7 +18,10 @@ _CHUNK = 500  # SQLite's default limit of variables in a statement is far above
 
 
 class Records:
-    """Statements and entries; nothing is durable before the journal's `commit`."""
+    """Statements and entries; nothing is durable before the journal's `commit`.
+
+    A row that is there already is left alone: a conflict would otherwise block every later commit.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -56,7 +60,7 @@ class Records:
             "responses": [a.response for a in episode.attempts],
         }
         self._journal.put(
-            "INSERT INTO episodes (id, alert, opened_at_ms) VALUES (?,?,?)",
+            "INSERT OR IGNORE INTO episodes (id, alert, opened_at_ms) VALUES (?,?,?)",
             (episode.id, to_json(alert), episode.opened_at_ms),
         )
 
@@ -88,13 +92,13 @@ class Records:
         """The one decision about a response in an episode."""
         data = {"reason": reason, **{k: v for k, v in data.items() if v}}
         self._journal.put(
-            "INSERT INTO decisions (episode, response, at_ms, reason, data) VALUES (?,?,?,?,?)",
+            "INSERT OR IGNORE INTO decisions (episode, response, at_ms, reason, data) VALUES (?,?,?,?,?)",
             (episode_id, response, now_ms, reason, to_json(data)),
         )
         self._journal.note(Entry(now_ms, "decision", episode_id, response, change_id, data))
-        if not change_id:  # a plan that was shown and will not be carried out
+        if not change_id:  # a plan that may have been shown and will not be carried out
             self._journal.put(
-                "UPDATE experiments SET phase = 'closed' WHERE episode = ? AND response = ?", (episode_id, response)
+                "UPDATE experiments SET phase = 'closed' WHERE change_id = ?", (change_of(episode_id, response),)
             )
 
     # --- experiments ------------------------------------------------------------------------------------------------

@@ -178,6 +178,15 @@ def test_an_end_that_belongs_to_an_earlier_firing_is_ignored(world, kit):
     assert world.decisions() == [("feed", "acted")]
 
 
+def test_a_beginning_that_arrives_after_its_end_opens_nothing(world, kit):
+    world.start()
+    subject = kit.alert()
+    world.responder.on_events([kit.resolved(subject, world.now + 1)], world.now)
+    world.responder.on_events([kit.firing(subject)], world.now)
+    world.run(60)
+    assert (world.trainer.sent, world.decisions(), world.responder.episodes()) == ([], [], ())
+
+
 def test_a_new_firing_ends_the_episode_whose_end_was_lost(world, kit):
     world.responses = [kit.response(mode=Mode.SUGGEST)]
     world.start()
