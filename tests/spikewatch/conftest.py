@@ -34,7 +34,8 @@ def no_children_left():
     """Waits for every worker process to end; fails naming those that do not."""
 
     def check(seconds=10.0):
-        gc.collect()
+        if multiprocessing.active_children():
+            gc.collect()
         until = time.monotonic() + seconds
         while multiprocessing.active_children() and time.monotonic() < until:
             time.sleep(0.01)

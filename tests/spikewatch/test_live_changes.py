@@ -37,7 +37,7 @@ def plain(loader):
     return [batch.tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_whatever_is_changed_and_when_every_sample_comes_once_and_in_order(seed, indices, attached):
     from torch import Generator
     from torch.utils.data import DataLoader
@@ -54,7 +54,7 @@ def test_whatever_is_changed_and_when_every_sample_comes_once_and_in_order(seed,
     )
 
     def make():
-        return DataLoader(indices(150), generator=Generator().manual_seed(seed), **settings)
+        return DataLoader(indices(110), generator=Generator().manual_seed(seed), **settings)
 
     twin, run = make(), attached(make())
     for _ in range(2):

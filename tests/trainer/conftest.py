@@ -18,7 +18,7 @@ from spikewatch import protocol
 from spikewatch.layout import FIELDS, MISSING
 from spikewatch.ring import RingWriter
 
-PATIENCE = 15.0  # seconds; only a hang takes that long
+PATIENCE = 25.0  # seconds; only a hang takes that long
 
 
 class DictSink:
@@ -76,9 +76,9 @@ def channel(sink, clock, tmp_path):
     return make
 
 
-async def eventually(check):
+async def eventually(check, seconds=PATIENCE):
     """Waits for `check`, letting the loop and other threads run."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         if check():
             return

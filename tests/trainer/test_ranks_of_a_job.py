@@ -17,7 +17,7 @@ from sidecar.clock import SystemClock
 from sidecar.model import ChangeState, Order
 from sidecar.trainer.channel import TrainerChannel
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,7 +136,7 @@ async def watch_change_and_confirm(path, sink, soon):
     sidecar = TrainerChannel(path, sink, SystemClock())
     sidecar.start()
     try:
-        await soon(lambda: sidecar.identity() and sidecar.identity().ranks == (0, 1))
+        await soon(lambda: sidecar.identity() and sidecar.identity().ranks == (0, 1), 80)
         identity = sidecar.identity()
         assert (identity.job, identity.world, len(set(identity.run_ids))) == ("two", 2, 2)
         sidecar.apply(Order("c1", {"num_workers": 2, "prefetch_factor": 3}, {"num_workers": 1}, 30_000))
@@ -185,7 +185,7 @@ def test_two_ranks_are_changed_as_one_survive_their_sidecar_and_end_as_without_u
         change_and_be_killed(path)
         asyncio.run(look_again(path, sink, soon))
         enough.touch()
-        ended = [json.loads(rank.communicate(timeout=60)[0]) for rank in ranks]
+        ended = [json.loads(rank.communicate(timeout=80)[0]) for rank in ranks]
     for watched, plain in ended:
         assert watched["errors"] == 0
         assert watched["workers"] == 2
