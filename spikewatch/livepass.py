@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from spikewatch import ahead, arrivals, randomness
@@ -50,38 +50,51 @@ class LivePass:
         return getattr(self._parts[0].iterator, name)
 
     def __next__(self) -> Any:
-        tuner = self._tuner
-        began = tuner.wait_begins()
-        self.thread = threading.get_ident()
+        # The hot path of every training loop: guarded here, line by line, because each call more costs a microsecond
+        # where the model's work has emptied the caches.
+        meter = self._tuner.meter
         try:
-            batch = self._fetch()
+            began = meter.wait_begins()
+        except Exception:  # noqa: BLE001  the training loop must not see our mistakes
+            meter.errors += 1
+            began = 0
+        self.thread = get_ident()
+        try:
+            try:
+                batch = self._request(self._parts[0])
+            except StopIteration:
+                batch = self._continue()
         finally:
-            tuner.wait_ends(began)
-        tuner.received(self._lengths, self.given, batch)
+            self._tuner.wait_ends(began)
+        try:
+            meter.received(*self._lengths.of(self.given, batch))
+        except Exception:  # noqa: BLE001  as above
+            meter.errors += 1
         self.given += 1
         return batch
 
-    def _fetch(self) -> Any:
-        while True:
+    def _continue(self) -> Any:
+        """The first batch of the next part that has one; the present part is over."""
+        while len(self._parts) > 1:
+            self._parts.popleft().end()
             part = self._parts[0]
+            self._arrivals = arrivals.watch(part.iterator)
             try:
                 return self._request(part)
             except StopIteration:
-                if len(self._parts) == 1:
-                    self.over = True
-                    raise
-            self._parts.popleft()
-            part.end()
-            self._arrivals = arrivals.watch(self._parts[0].iterator)
+                pass
+        self.over = True
+        raise StopIteration
 
     def _request(self, part: Part) -> Any:
         if part.private is not None:
             with part.private:
                 return next(part.iterator)
-        if self._tuner.probe.wanted(self.given):
+        probe = self._tuner.probe
+        if probe.draws is None and probe.wanted(self.given):
             before = randomness.capture()
             batch = next(part.iterator)
-            self._tuner.probe.looked(before)
+            probe.looked(before)
             return batch
         watch = self._arrivals
         if watch is None:

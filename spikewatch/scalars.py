@@ -29,7 +29,7 @@ class Scalar:
         """
         if number is None:
             return self._arrived()
-        if isinstance(number, int | float):
+        if isinstance(number, (int, float)):
             return self._known(float(number))
         torch = sys.modules.get("torch")
         if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter) or number.numel() != 1:

@@ -211,12 +211,6 @@ class Tuner:
         except Exception:  # noqa: BLE001  as above
             self.meter.errors += 1
 
-    def received(self, lengths: BatchLengths, number: int, batch: Any) -> None:
-        try:
-            self.meter.received(*lengths.of(number, batch))
-        except Exception:  # noqa: BLE001  as above
-            self.meter.errors += 1
-
     def asks(self, watch: Arrivals) -> bool:
         """Whether `arrived` is to be called once the batch is there."""
         try:
