@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,9 +12,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import spikewatch
+from spikewatch.randomness import DrawProbe
 
 CONNECT_S = 5.0
-WARM_UP = 5  # steps of a block that are not counted: caches, and a loader that is looked at as it begins
+WARM_UP = 3  # steps of a block that are not counted: the caches still hold the other kind of block
 POOL = 512
 
 
@@ -39,16 +41,15 @@ class Training:
         self._socket = socket
         width, batch = (96, 16) if step_ms < 5 else (256, 64)
         rows = Rows(width)
-        self._loaders = {
-            attached: DataLoader(rows, batch, num_workers=workers, persistent_workers=workers > 0)
-            for attached in (False, True)
-        }
-        self.calls: list[int] = []  # of run.step() alone, in attached blocks
+        self._plain, self._watched = (
+            DataLoader(rows, batch, num_workers=workers, persistent_workers=workers > 0) for _ in range(2)
+        )
+        self._batches = {False: iter(self._plain)}
+        self._run: spikewatch.Run | None = None
+        self.calls: list[int] = []  # of run.step() alone
         depth = 2
         self._build(width, depth)
-        plain = self._loaders[False]
-        self._batches = {False: iter(plain)}
-        one = min(self._timed(False, lambda _: None, 20)) / depth
+        one = min(self.block(False, 20)) / depth
         self._build(width, max(2, round(step_ms * 1e6 / one)))
 
     def _build(self, width: int, depth: int) -> None:
@@ -56,12 +57,10 @@ class Training:
         self._model = nn.Sequential(*layers, nn.Linear(width, 1))
         self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-4)
 
-    def block(self, attached: bool, steps: int) -> list[int]:
-        """The time of each of `steps` steps, in a block with or without the client and its thread."""
-        if not attached:
-            return self._timed(False, lambda _: None, steps)
-        loader = self._loaders[True]
-        run = spikewatch.attach(self._model, self._optimizer, loader, socket=str(self._socket))
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Attaches, waits for the sidecar, and closes at the end."""
+        run = spikewatch.attach(self._model, self._optimizer, self._watched, socket=str(self._socket))
         until = time.monotonic() + CONNECT_S
         while not run.connected:
             if time.monotonic() > until:
@@ -69,13 +68,18 @@ class Training:
             time.sleep(0.001)
         if True not in self._batches:
             self._batches[True] = iter(run.loader)
+            self.block(True, DrawProbe.LAST)  # the first batches are looked at more closely
+        self._run = run
         try:
-            return self._timed(True, run.step, steps)
+            yield
         finally:
+            self._run = None
             run.close()
 
-    def _timed(self, attached: bool, after: Callable[[torch.Tensor], None], steps: int) -> list[int]:
-        model, optimizer, batches = self._model, self._optimizer, self._batches[attached]
+    def block(self, watched: bool, steps: int) -> list[int]:
+        """The time of each of `steps` steps, with `run.loader` and `run.step` or with the plain loader and nothing."""
+        after = self._run.step if watched and self._run is not None else _nothing
+        model, optimizer, batches = self._model, self._optimizer, self._batches[watched]
         clock = time.perf_counter_ns
         times, calls = [], []
         for _ in range(WARM_UP + steps):
@@ -90,11 +94,22 @@ class Training:
             ended = clock()
             times.append(ended - began)
             calls.append(ended - called)
-        if attached:
+        if after is not _nothing:
             self.calls += calls[WARM_UP:]
         return times[WARM_UP:]
+
+    def block_with_client(self, attached: bool, steps: int) -> list[int]:
+        """As `block`, but without `attached` there is no client thread either."""
+        if not attached:
+            return self.block(False, steps)
+        with self.attached():
+            return self.block(True, steps)
 
     def close(self) -> None:
         """Ends the loaders' workers."""
         self._batches.clear()
-        self._loaders.clear()
+        del self._plain, self._watched
+
+
+def _nothing(_: torch.Tensor) -> None:
+    pass

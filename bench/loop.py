@@ -37,7 +37,7 @@ class Size:
     trials: int
 
 
-FULL = Size(pairs_1ms=40, steps_1ms=100, pairs_10ms=60, steps_10ms=25, watch_s=60.0, trials=9)
+FULL = Size(pairs_1ms=300, steps_1ms=15, pairs_10ms=60, steps_10ms=25, watch_s=60.0, trials=9)
 QUICK = Size(pairs_1ms=3, steps_1ms=20, pairs_10ms=2, steps_10ms=5, watch_s=1.5, trials=1)
 
 
@@ -49,7 +49,8 @@ def client(size: Size, rng: random.Random) -> dict[str, Row]:
     with sidecar({"responses": []}) as live:
         for workers, name in ((0, "no loader workers"), (1, "one loader worker")):
             training = Training(live.socket, 1.0, workers)
-            pairs = _paired.interleaved(size.pairs_1ms, lambda a, t=training: t.block(a, size.steps_1ms), rng)
+            with training.attached():
+                pairs = _paired.interleaved(size.pairs_1ms, lambda a, t=training: t.block(a, size.steps_1ms), rng)
             found = _paired.added(pairs, rng)
             rows[f"step time without, {name}"] = row(_plain_ms(pairs), "ms")
             rows[f"added to a step p50, {name}"] = below(found.value / 1e3, "us", 20.0)
@@ -60,7 +61,7 @@ def client(size: Size, rng: random.Random) -> dict[str, Row]:
             rows[f"run.step() p99, {name}"] = row(_paired.quantile(training.calls, 0.99) / 1e3, "us")
             training.close()
         training = Training(live.socket, 10.0, 0)
-        pairs = _paired.interleaved(size.pairs_10ms, lambda a: training.block(a, size.steps_10ms), rng)
+        pairs = _paired.interleaved(size.pairs_10ms, lambda a: training.block_with_client(a, size.steps_10ms), rng)
         found = _paired.ratio(pairs, rng)
         rows["step time without, long steps"] = row(_plain_ms(pairs), "ms")
         rows["step time ratio"] = row(found.value, "x")
