@@ -17,6 +17,7 @@ from spikewatch.refusal import Refused
 
 NEVER = 1 << 62
 MAX_REMEMBERED = 32  # of them the newest go into every HELLO
+MAX_DETAIL = 200  # characters
 
 
 class Knobs(Protocol):
@@ -65,6 +66,7 @@ class Change:
             "state": self.state,
             "by": self.by,
             "reason": self.reason,
+            "detail": self.detail[:MAX_DETAIL],
             "step": self.step,
             "found": dict(self.found),
             "values": dict(self.values),

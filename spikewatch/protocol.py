@@ -13,7 +13,7 @@ that is known of it, so a lost or repeated packet does no harm.
     keep     change_id
     revert   change_id
     get      (no fields); answered by `state`: step, knobs, unavailable, changes
-    change   change: {id, state, by, reason, step, found, values, lease_ms}, knobs: {knob: value}, answer: bool
+    change   change: {id, state, by, reason, detail, step, found, values, lease_ms}, knobs: {knob: value}, answer: bool
     nack     reason, detail, change_id or ""
 """
 
@@ -107,6 +107,7 @@ _CHANGE = _object(
         "state": lambda v: v in ("pending", "applied", "refused", "reverted", "kept"),
         "by": lambda v: v in ("", "order", "lease"),
         "reason": _text,
+        "detail": _text,
         "step": _whole(-1, 2**53),
         "found": _VALUES,
         "values": _VALUES,

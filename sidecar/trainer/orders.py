@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from sidecar.clock import Clock
 from sidecar.model import ChangeState, Order, Outcome
 from sidecar.trainer.rank import Rank
 from sidecar.trainer.units import Member, Unit
+
+log = logging.getLogger(__name__)
 
 SETTLE_MS = 120_000  # a change must have reached every rank by then: three steps of 40 s
 UNTOLD_LEASE_MS = 30_000  # of a change ordered before this sidecar started
@@ -76,6 +79,8 @@ class Orders:
         """A rank told what became of a change."""
         unit = self._unit(report)
         unit.heard(rank.run_id, rank.rank, report)
+        if report["state"] == "refused":
+            log.warning("rank %d refused %s: %s %s", rank.rank, unit.change_id, report["reason"], report["detail"])
         self._send_due(unit, ranks)
 
     def refused(self, rank: Rank, change_id: str, reason: str, ranks: Collection[Rank]) -> None:

@@ -43,6 +43,7 @@ HELLO = {
             "state": "applied",
             "by": "",
             "reason": "",
+            "detail": "",
             "step": 3,
             "found": {"num_workers": 1},
             "values": {"num_workers": 2},
@@ -158,7 +159,7 @@ def test_a_message_too_large_for_a_packet_is_not_sent():
 
 
 def test_the_largest_hello_a_client_makes_fits_a_packet():
-    change = {**HELLO["changes"][0], "id": "x" * 256, "reason": "x" * 32}
+    change = {**HELLO["changes"][0], "id": "x" * 256, "reason": "x" * 32, "detail": "x" * 200}
     encode({**HELLO, "changes": [change] * 32, "unavailable": {"num_workers": "x" * 256}, "job": "x" * 256})
 
 

@@ -94,14 +94,14 @@ def soon():
 class HandMade:
     """A trainer that says what the test wants."""
 
-    def __init__(self, path, rank=0, run_id=None, job="demo", epoch="single", world=2, knobs=None, **hello):
+    def __init__(self, path, rank=0, run_id=None, job="demo", epoch="single", world=2, described=None, **hello):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.setblocking(False)
         self.socket.connect(str(path))
         self.ring = RingWriter()
         self.rank, self.run_id = rank, run_id or f"run-of-{rank}"
         self.number = 0
-        self.values = {"num_workers": 2, "prefetch_factor": 2} if knobs is None else knobs
+        self.values = {"num_workers": 2, "prefetch_factor": 2}
         self.hello = {
             "type": "hello",
             "protocol": 1,
@@ -115,7 +115,7 @@ class HandMade:
             "framework": "pytorch",
             "backend": "gloo",
             "step": 0,
-            "knobs": [self.knob(name, value) for name, value in self.values.items()],
+            "knobs": described or [self.knob(name, value) for name, value in self.values.items()],
             "unavailable": {},
             "changes": [],
             **hello,
@@ -134,7 +134,7 @@ class HandMade:
         self.socket.send(json.dumps(message).encode())
 
     def report(self, change_id, state, answer=False, **more):
-        change = {"id": change_id, "state": state, "by": "", "reason": "", "step": -1, "lease_ms": 0}
+        change = {"id": change_id, "state": state, "by": "", "reason": "", "detail": "", "step": -1, "lease_ms": 0}
         change |= {"found": {}, "values": {"num_workers": 4}, **more}
         self.say(type="change", change=change, knobs=self.values, answer=answer)
 
