@@ -32,7 +32,10 @@ SHIPPED = "shipped:"
 """Prefix of a glob that names files shipped with spikewatch, e.g. `shipped:*.rules.yaml`."""
 
 _ENV = "SPIKEWATCH_"
-_NOT_SETTINGS = frozenset({"SPIKEWATCH_SOCKET", "SPIKEWATCH_DISABLE", "SPIKEWATCH_PEERS", "SPIKEWATCH_CORPUS"})
+_NOT_SETTINGS = frozenset(
+    f"SPIKEWATCH_{name}"
+    for name in ("SOCKET", "JOB", "DISABLE", "PEERS", "CORPUS")  # the trainer's, and the tests'
+)
 
 
 def _milliseconds(value: object) -> object:

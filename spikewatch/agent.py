@@ -24,6 +24,7 @@ from spikewatch.ring import RingWriter
 
 log = logging.getLogger("spikewatch")
 
+THREAD_NAME = "spikewatch"
 PERIOD = 0.15  # seconds between two live records: 6.7 a second
 FIRST_RETRY, LAST_RETRY = 0.5, 5.0  # seconds; the longest must let a restarted sidecar back well inside a 30 s lease
 HELLO_TIMEOUT = 5.0  # seconds a sidecar may take to say welcome
@@ -60,7 +61,7 @@ class Agent:
         self._said: Any = None  # the knobs as last told
         self._live = [0.0, 0.0]  # largest step and wait seconds published
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="spikewatch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 from typing import Any
 
 from spikewatch import protocol
-from spikewatch.agent import Agent
+from spikewatch.agent import THREAD_NAME, Agent
 from spikewatch.changes import Ledger
 from spikewatch.knobs import KnobSet, Limits
 from spikewatch.meter import Meter
@@ -46,8 +47,10 @@ def attach(
     gradient overflows and the loss scale; all may be left out. `loader`: a DataLoader (iterate it or `run.loader`,
     which is the same object) or any iterable (iterate `run.loader`). `job`: a name, else `$SPIKEWATCH_JOB`, else
     `default`. `socket`: the sidecar's, else `$SPIKEWATCH_SOCKET`, else /run/spikewatch/trainer.sock. `max_workers`,
-    `max_prefetch`: bounds for changes. With `SPIKEWATCH_DISABLE=1` the run is inert. Without a sidecar the training
-    runs as without us; a sidecar that comes later is found.
+    `max_prefetch`: bounds for changes. Attach once in a process: of two runs of one rank only the newer is exported.
+
+    With `SPIKEWATCH_DISABLE=1` the run is inert. Without a sidecar the training runs as without us; one that comes
+    later is found.
     """
     if os.environ.get("SPIKEWATCH_DISABLE", "") not in ("", "0"):
         return Run(loader)
@@ -63,6 +66,8 @@ def attach(
 
 
 def _attach(optimizer: Any, loader: Any, scaler: Any, job: str | None, path: str, limits: Limits) -> Run:
+    if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
+        log.warning("spikewatch is attached twice in this process: the sidecar exports the newest run only")
     meter, ring = Meter(), RingWriter()
     tuner, why, seen = _instrument(loader, meter)
     knobs = KnobSet(tuner, why, limits)

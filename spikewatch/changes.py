@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from spikewatch.refusal import Refused
 
 NEVER = 1 << 62
+RETRY_STEPS = 10  # between two attempts to put values back
+MAX_ATTEMPTS = 30
 MAX_REMEMBERED = 32  # of them the newest go into every HELLO
 MAX_DETAIL = 200  # characters
 
@@ -50,6 +52,7 @@ class Change:
     step: int = -1
     found: dict[str, Any] = field(default_factory=dict)
     deadline: float | None = None  # on the monotonic clock; None: no lease
+    attempts: int = 0  # to put the found values back
 
     def open(self) -> bool:
         """Whether it stands, or is about to, without having been confirmed."""
@@ -163,13 +166,17 @@ class Ledger:
         """Does what was asked for. Raises nothing but errors of our own."""
         with self._lock:
             self.boundary = NEVER
+            again = []
             while self._todo:
                 kind, change = self._todo.popleft()
                 if kind == "apply":
                     self._apply(change, step)
-                else:
-                    self._undo(change, kind, step)
+                elif not self._undo(change, kind, step):
+                    again.append((kind, change))
                 self.news.append(change.id)
+            if again:
+                self._todo.extend(again)
+                self.boundary = step + RETRY_STEPS
 
     def give_up(self, step: int) -> None:
         """The client is about to stop for good: what nobody confirmed is undone now."""
@@ -190,24 +197,33 @@ class Ledger:
         except Refused as refusal:
             self._refuse(change, refusal)
             return
+        except Exception as error:  # noqa: BLE001  a mistake of ours must not leave the change open
+            self._refuse(change, Refused("failed", repr(error)))
+            return
         change.found = {name: found[name] for name in change.values}
         change.state, change.step = "applied", step
 
-    def _undo(self, change: Change, by: str, step: int) -> None:
+    def _undo(self, change: Change, by: str, step: int) -> bool:
+        """False when it has to be tried again later."""
         if change.state == "pending":  # never carried out, so there is nothing to put back
             change.state, change.by, change.deadline = "reverted", by, None
-            return
+            return True
         if change.state not in ("applied", "kept"):
-            return
+            return True
         change.deadline = None
+        change.attempts += 1
         try:
             self._compare(change.values)
             self._knobs.change(change.found)
         except Refused as refusal:
+            change.reason, change.detail = refusal.reason, refusal.detail
+            if refusal.reason != "conflict" and change.attempts < MAX_ATTEMPTS:
+                return False
             # Somebody else has set the knob since: theirs stands, and this change is over.
-            change.state, change.reason, change.detail = "kept", refusal.reason, refusal.detail
-            return
-        change.state, change.by, change.step = "reverted", by, step
+            change.state = "kept"
+            return True
+        change.state, change.by, change.step, change.reason, change.detail = "reverted", by, step, "", ""
+        return True
 
     # --- both -------------------------------------------------------------------------------------------------------
 

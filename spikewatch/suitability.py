@@ -25,7 +25,7 @@ def why_not(loader: Any) -> str:
         return "another tool has replaced the loader's _get_iterator"
     if loader._dataset_kind != inner._DatasetKind.Map or isinstance(loader.dataset, data.IterableDataset):
         return "an iterable-style dataset keeps its position in the workers"
-    if isinstance(loader.dataset, data.MapDataPipe):
+    if isinstance(loader.dataset, getattr(data, "MapDataPipe", ())):
         return "a data pipe shards itself by worker"
     if loader.batch_sampler is None:
         return "without a batch sampler (batch_size=None) there is no stream of batches to hand over"

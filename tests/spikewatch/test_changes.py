@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from spikewatch.changes import MAX_REMEMBERED, NEVER, Ledger
+from spikewatch.changes import MAX_ATTEMPTS, MAX_REMEMBERED, NEVER, Ledger
 from spikewatch.refusal import Refused
 
 
@@ -180,6 +180,44 @@ def test_a_revert_leaves_values_alone_that_somebody_else_has_set_since(ledger, k
     ledger.at_boundary(2)
     assert knobs.now["num_workers"] == 7
     assert state(ledger, "a") == ("kept", "", "conflict")
+
+
+def test_values_that_cannot_be_put_back_at_once_are_tried_again_and_nothing_else_gets_in_between(ledger, knobs):
+    ledger.set("a", {"num_workers": 4}, {}, 30_000)
+    ledger.at_boundary(1)
+    ledger.revert("a")
+    knobs.broken = True
+    ledger.at_boundary(2)
+    assert state(ledger, "a") == ("applied", "", "failed")
+    assert refused(ledger.set, "b", {"num_workers": 5}, {}, 30_000) == "busy"
+    assert 2 < ledger.boundary < NEVER
+    knobs.broken = False
+    ledger.at_boundary(ledger.boundary)
+    assert state(ledger, "a") == ("reverted", "order", "")
+    assert knobs.now["num_workers"] == 2
+
+
+def test_values_that_can_never_be_put_back_are_given_up_in_the_end(ledger, knobs):
+    ledger.set("a", {"num_workers": 4}, {}, 30_000)
+    ledger.at_boundary(1)
+    ledger.revert("a")
+    knobs.broken = True
+    for _ in range(MAX_ATTEMPTS):
+        assert state(ledger, "a")[0] == "applied"
+        ledger.at_boundary(ledger.boundary)
+    assert state(ledger, "a") == ("kept", "", "failed")
+    assert ledger.boundary == NEVER
+
+
+def test_a_mistake_of_our_own_refuses_the_change_instead_of_leaving_it_open(ledger, knobs, monkeypatch):
+    def mistake(values):
+        raise AttributeError("no such thing in this torch")
+
+    monkeypatch.setattr(knobs, "change", mistake)
+    ledger.set("a", {"num_workers": 4}, {}, 30_000)
+    ledger.at_boundary(1)
+    assert state(ledger, "a") == ("refused", "", "failed")
+    assert "no such thing" in ledger.report("a")["detail"]
 
 
 def test_a_change_that_the_library_refuses_is_refused(ledger, knobs):
