@@ -148,6 +148,13 @@ class Manager:
 
     # --- reload and restart ------------------------------------------------------------------------------------------
 
+    def adjust(
+        self, *, default_interval_ms: int, external_labels: Labels, external_url: str, resend_delay_ms: int
+    ) -> None:
+        """Other settings, of the same meaning as at the start. The interval takes effect with the next `replace`."""
+        self._default_interval_ms, self._resend_delay_ms = default_interval_ms, resend_delay_ms
+        self._tools = replace(self._tools, around=Surroundings(external_labels, external_url))
+
     def replace(self, groups: Iterable[RuleGroup], query: QueryFunc, look: QueryFunc | None = None) -> None:
         """Goes over to other rules. A rule with the same identity keeps its alerts, history and series.
 

@@ -6,19 +6,19 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from sidecar import __version__
 from sidecar.api.routes import full, metrics_only
 from sidecar.api.server import Server
 from sidecar.api.services import Refusal, Services
-from sidecar.app import collecting, records
+from sidecar.app import records
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.sidecar import Sidecar
 from sidecar.app.waker import Waker
 from sidecar.clock import Clock, SystemClock
-from sidecar.errors import ConfigError, StateError
+from sidecar.errors import ConfigError, Problem, StateError
 from sidecar.plugins import Registry
 from sidecar.responses.response import Policy
 from sidecar.settings import load
@@ -41,15 +41,17 @@ def build(
     for problem in registry.problems:
         _log.error("plugin left out: %s", problem)
     loaded = load(config, environ)
-    collecting.check(loaded, registry)
     rulebook = load_rulebook(loaded, registry)
     for warning in rulebook.warnings:
         _log.warning("%s", warning)
     return Sidecar(config, loaded, rulebook, registry, clock or SystemClock(), environ=environ, policy=policy)
 
 
-def services(sidecar: Sidecar) -> Services:
-    """What the API may call."""
+Reload = Callable[[], Awaitable[Sequence[Problem]]]
+
+
+def services(sidecar: Sidecar, reload: Reload) -> Services:
+    """What the API may call; `reload` gives warnings, or raises ConfigError and keeps what runs."""
     settings = sidecar.rulebook.loaded.settings
     token = settings.http.token_file
 
@@ -60,7 +62,7 @@ def services(sidecar: Sidecar) -> Services:
     return Services(
         page=lambda accept: sidecar.exposition.page(accept),
         not_ready=lambda: "" if sidecar.vitals.ticks else "the first evaluation has not run",
-        reload=sidecar.reload,
+        reload=reload,
         alerts=lambda: sidecar.manager.alerts(),
         experiments=lambda: [records.experiment(x) for x in sidecar.responder.experiments()],
         journal=lambda limit: records.newest_entries(sidecar.journal, limit),
@@ -74,16 +76,22 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
     """Runs until SIGTERM or SIGINT. Raises ConfigError or StateError where it cannot start."""
     sidecar = build(config, environ=environ, policy=policy)
     settings = sidecar.rulebook.loaded.settings
-    offered = services(sidecar)
+    waker = Waker(sidecar.tick, settings.evaluation_interval, sidecar.clock)
+
+    async def reload() -> Sequence[Problem]:
+        warnings = await sidecar.reload()
+        waker.retime(sidecar.rulebook.loaded.settings.evaluation_interval)
+        return warnings
+
+    offered = services(sidecar, reload)
     servers = [Server(full(offered), *settings.http.address)]
     if settings.metrics is not None:
         servers.append(Server(metrics_only(offered), *settings.metrics.address))
-    waker = Waker(sidecar.tick, settings.evaluation_interval, sidecar.clock)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_reload(sidecar, waker)))
+    loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_on_hangup(reload)))
     started: list[Server] = []
     try:
         try:
@@ -102,14 +110,15 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
         await asyncio.gather(sidecar.stop(), *(server.stop() for server in started))
 
 
-async def _reload(sidecar: Sidecar, waker: Waker) -> None:
+async def _on_hangup(reload: Reload) -> None:
     try:
-        await sidecar.reload()
+        await reload()
     except ConfigError as e:
         _log.error("reload refused, the running configuration stays:\n%s", e)
-        return
-    waker.retime(sidecar.rulebook.loaded.settings.evaluation_interval)
-    _log.info("configuration reloaded")
+    except Exception:  # noqa: BLE001  nobody else would see it: this is the end of a task
+        _log.exception("reload failed, the running configuration stays")
+    else:
+        _log.info("configuration reloaded")
 
 
 def run_forever(config: Path | None) -> None:

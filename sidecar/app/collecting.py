@@ -42,13 +42,13 @@ def check(loaded: Loaded, registry: Registry) -> dict[str, CollectorSettings]:
     return found
 
 
-def runner(loaded: Loaded, registry: Registry, store: Store, clock: Clock) -> Runner:
-    """Every collector that is not turned off, in its own thread. Raises ConfigError."""
+def runner(settings: Mapping[str, CollectorSettings], registry: Registry, store: Store, clock: Clock) -> Runner:
+    """Every collector that is not turned off, in its own thread; `settings` as from `check`."""
     made: list[tuple[Collector, CollectorSettings]] = []
-    for name, settings in check(loaded, registry).items():
-        if settings.enabled:
+    for name, own in settings.items():
+        if own.enabled:
             cls: Any = registry.collector(name)
-            made.append((cls(settings), settings))
+            made.append((cls(own), own))
     return Runner(made, store, clock)
 
 

@@ -11,8 +11,10 @@ from typing import TypeVar
 from sidecar.alerting.loader import load_rules
 from sidecar.alerting.overrides import apply_overrides, load_overrides
 from sidecar.alerting.rules import RuleGroup
+from sidecar.app import collecting
 from sidecar.app.files import matching
 from sidecar.errors import ConfigError, Problem
+from sidecar.hooks import CollectorSettings
 from sidecar.outputs.endpoint import Endpoint
 from sidecar.plugins import Registry
 from sidecar.responses.loader import load_caps, load_responses
@@ -32,6 +34,7 @@ class Rulebook:
     responses: tuple[Response, ...]
     caps: Mapping[str, Mode]
     endpoints: tuple[Endpoint, ...]
+    collectors: Mapping[str, CollectorSettings]
     warnings: tuple[Problem, ...]
     hash: int
 
@@ -55,8 +58,11 @@ class _Gathering:
 
 
 def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
-    """Reads rules, overrides, responses and caps. Raises ConfigError with the problems of all of them."""
+    """Reads rules, overrides, responses and caps, checks the collectors' settings. Raises ConfigError with the
+    problems of all of them.
+    """
     gather = _Gathering()
+    collectors: Mapping[str, CollectorSettings] = gather.run(lambda: collecting.check(loaded, registry), {})
     settings = loaded.settings
     warnings: list[Problem] = []
     contents: list[str] = [loaded.hash]
@@ -105,6 +111,7 @@ def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
         tuple(responses),
         caps,
         tuple(Endpoint(a, loaded.folder) for a in settings.alertmanagers),
+        collectors,
         tuple(warnings),
         int(hashlib.sha256("\0".join(contents).encode()).hexdigest()[:12], 16),
     )

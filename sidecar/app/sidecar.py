@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from sidecar import promql
 from sidecar.alerting import persistence
@@ -20,17 +21,18 @@ from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals
 from sidecar.clock import Clock
-from sidecar.errors import ConfigError, Problem, ResponseError, StateError
-from sidecar.model import MetricInfo, Sample, labels_of
+from sidecar.errors import Problem, ResponseError, StateError
+from sidecar.model import Labels, MetricInfo, Sample, labels_of
 from sidecar.outputs.alertmanager import Notifier
 from sidecar.outputs.exposition import Exposition
+from sidecar.outputs.lane import Limits
 from sidecar.plugins import Registry
 from sidecar.recording import Recorder
 from sidecar.responses.engine import Responder
 from sidecar.responses.journal import Journal
 from sidecar.responses.response import Policy
 from sidecar.responses.store_measure import STEPS, StoreMeasure
-from sidecar.settings import Loaded, load
+from sidecar.settings import Loaded, Settings, load
 from sidecar.statedb import StateDB
 from sidecar.store import Store
 from sidecar.trainer.channel import TrainerChannel
@@ -58,6 +60,7 @@ class Sidecar:
         self.rulebook, self.clock = rulebook, clock
         self._config, self._registry, self._environ = config, registry, environ
         self._newest_ms = 0  # time of the newest tick
+        self._closing: set[asyncio.Task[None]] = set()  # notifiers from before a reload
         self.vitals = Vitals()
         self.store = Store(settings.store.max_series, settings.store.max_series_per_metric, settings.store.min_keep)
         state_dir, run_dir = loaded.path(settings.state_dir), loaded.path(settings.run_dir)
@@ -68,7 +71,7 @@ class Sidecar:
         self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock)
         self._channel_state = Recorder(self.store, "channel")
         self.journal = Journal(self.db, write_line=write_line or _stdout)
-        self.collectors = collecting.runner(loaded, registry, self.store, clock)
+        self.collectors = collecting.runner(rulebook.collectors, registry, self.store, clock)
         self._facts = collecting.Facts(clock)
         measure = StoreMeasure(self.store, settings.evaluation_interval)
         self.responder = Responder(
@@ -88,13 +91,10 @@ class Sidecar:
             query,
             StoreWriter(self.store),
             look=look,
-            default_interval_ms=settings.evaluation_interval,
-            external_labels=labels_of(settings.external_labels),
-            external_url=settings.external_url,
-            resend_delay_ms=settings.resend_delay,
             persistence=persistence.SqliteAlertStore(self.db),
+            **_surroundings(settings),
         )
-        self.notifier = Notifier(rulebook.endpoints, clock)
+        self.notifier = _notifier(rulebook, clock)
         self.exposition = Exposition(
             NewestValues(self.store, clock),
             self.catalogue(),
@@ -189,18 +189,28 @@ class Sidecar:
         try:
             loaded = load(self._config, self._environ)
             rulebook = load_rulebook(loaded, self._registry)
-            collecting.check(loaded, self._registry)
-            notifier = Notifier(rulebook.endpoints, self.clock)
-        except ConfigError:
+            notifier = _notifier(rulebook, self.clock)
+            collectors = None
+            if rulebook.collectors != self.rulebook.collectors:
+                collectors = collecting.runner(rulebook.collectors, self._registry, self.store, self.clock)
+        except Exception:
             self.vitals.reload_ok = False
             raise
         now = self.clock.now_ms()
-        self.responder.replace(rulebook.responses, rulebook.caps, now)
+        # From here on nothing may stop it half way; what a full disk refuses is written later.
+        self._part("responses", lambda: self.responder.replace(rulebook.responses, rulebook.caps, now))
+        self.manager.adjust(**_surroundings(loaded.settings))
         self.manager.replace(rulebook.groups, *self._queries(rulebook))
+        if collectors is not None:
+            self.collectors.end(now)
+            self.collectors.close(timeout_s=0)
+            self.collectors = collectors
         old, self.notifier = self.notifier, notifier
         notifier.start()
         self._adopted(rulebook)
-        asyncio.get_running_loop().create_task(old.close())
+        closing = asyncio.get_running_loop().create_task(old.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
         return rulebook.warnings
 
     def _adopted(self, rulebook: Rulebook) -> None:
@@ -243,6 +253,27 @@ def _spans(program: promql.Program, judged: promql.Program, reads: Mapping[str, 
         for metric in (*judged.metrics(expr), STEPS):
             spans[metric] = max(spans.get(metric, 0), judged.needs().get(metric, 0) + read)
     return spans
+
+
+class _Surroundings(TypedDict):
+    default_interval_ms: int
+    external_labels: Labels
+    external_url: str
+    resend_delay_ms: int
+
+
+def _surroundings(settings: Settings) -> _Surroundings:
+    """What the alert manager is told beside its rules."""
+    return {
+        "default_interval_ms": settings.evaluation_interval,
+        "external_labels": labels_of(settings.external_labels),
+        "external_url": settings.external_url,
+        "resend_delay_ms": settings.resend_delay,
+    }
+
+
+def _notifier(rulebook: Rulebook, clock: Clock) -> Notifier:
+    return Notifier(rulebook.endpoints, clock, Limits(resend_delay_ms=rulebook.loaded.settings.resend_delay))
 
 
 def _folder(path: Path) -> None:

@@ -103,6 +103,12 @@ class Runner:
         self.collect()
         return settled
 
+    def end(self, t_ms: int) -> None:
+        """Ends every series: another runner takes over, perhaps with other collectors."""
+        for desk in self._desks:
+            desk.end(t_ms)
+        self._own.end(t_ms)
+
     def close(self, timeout_s: float = 1.0) -> list[str]:
         """Ends the threads. Returns the names of those that hang; they die with the process."""
         for desk in self._desks:
@@ -172,6 +178,9 @@ class _Desk:
             self._failures = 0
             self._become(self._seen)
             self._recorder.record(job.samples, job.t_ms)
+
+    def end(self, t_ms: int) -> None:
+        self._recorder.end(t_ms)
 
     def _down(self, t_ms: int, status: Status, *, error: bool, why: str = "") -> None:
         self._errors += error
