@@ -1,0 +1,97 @@
+"""A process that imports everything once and then bears trainers and sidecars: each a process of its own, at once.
+
+Importing torch takes seconds of a core, and these tests start some fifty processes. JSON lines on stdin:
+{"role", "args", "output"}; on stdout: {"born": pid} for each, in order, and {"died": pid, "code"} for every death.
+With the end of stdin every child is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from typing import Any
+
+import e2e_sidecar
+import e2e_trainer
+
+ROLES = {"trainer": e2e_trainer.train, "sidecar": e2e_sidecar.run}
+
+
+def preload() -> None:
+    """What children would otherwise import themselves. No thread is started by any of it."""
+    import httpx  # noqa: F401
+    import torch._dynamo
+    import torch.utils.data.distributed  # noqa: F401
+    import uvicorn.protocols.http.h11_impl  # noqa: F401
+
+    import sidecar.app  # noqa: F401
+    import spikewatch  # noqa: F401
+
+
+def bear(order: dict[str, Any]) -> int:
+    """Forks; the child never returns from here."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setpgid(0, 0)
+        output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        ROLES[order["role"]](**order["args"])
+        code = 0
+    except BaseException:  # noqa: BLE001  the child's own end, told to its output
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Until stdin ends."""
+    preload()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    alive: set[int] = set()
+    rest = b""
+    while True:
+        ready, _, _ = select.select([0, woken], [], [])
+        with contextlib.suppress(BlockingIOError):
+            os.read(woken, 4096)
+        while alive:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            alive.discard(pid)
+            print(json.dumps({"died": pid, "code": os.waitstatus_to_exitcode(status)}), flush=True)  # noqa: T201
+        if 0 not in ready:
+            continue
+        data = os.read(0, 65536)
+        if not data:
+            break
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            pid = bear(json.loads(line))
+            alive.add(pid)
+            print(json.dumps({"born": pid}), flush=True)  # noqa: T201
+    for pid in alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
