@@ -47,10 +47,12 @@ class Training:
         self._batches = {False: iter(self._plain)}
         self._run: spikewatch.Run | None = None
         self.calls: list[int] = []  # of run.step() alone
-        depth = 2
-        self._build(width, depth)
-        one = min(self.block(False, 20)) / depth
-        self._build(width, max(2, round(step_ms * 1e6 / one)))
+        fastest = {}
+        for depth in (2, 6):
+            self._build(width, depth)
+            fastest[depth] = min(self.block(False, 20))
+        a_layer = max(1, (fastest[6] - fastest[2]) / 4)
+        self._build(width, max(2, round(2 + (step_ms * 1e6 - fastest[2]) / a_layer)))
 
     def _build(self, width: int, depth: int) -> None:
         layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]

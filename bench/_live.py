@@ -64,7 +64,7 @@ def sidecar(config: Mapping[str, Any]) -> Iterator[Live]:
     """A sidecar with this configuration over the defaults; state and sockets in a folder that is removed."""
     with tempfile.TemporaryDirectory(prefix="spikewatch-bench-") as name:
         folder = Path(name)
-        listen = f"127.0.0.1:{_free_port()}"
+        listen = f"127.0.0.1:{free_port()}"
         file = folder / "spikewatch.yaml"
         settings = {"state_dir": "state", "run_dir": "run", "http": {"listen": listen}, "metrics": None, **config}
         file.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
@@ -137,7 +137,8 @@ def _kilobytes(file: Path, key: str) -> int:
     raise LookupError(f"{file} has no {key}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -20,7 +20,7 @@ class Script:
     """What to do now; orders come from stdin and are taken between two steps."""
 
     def __init__(self) -> None:
-        self.now = {"loss": 1.0, "wait": 0.0005, "work": 0.009}
+        self.now = {"loss": 1.0, "wait": 0.0005, "work": 0.02}
         self._orders: queue.SimpleQueue[dict[str, float] | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 

@@ -88,7 +88,7 @@ def watcher(size: Size) -> dict[str, Row]:
         live.get("/metrics")
         time.sleep(min(5.0, size.watch_s))  # past the start: reading files, compiling rules
         began, cpu = time.monotonic(), live.cpu_seconds()
-        resident, scrape_at, slowest = 0, began + SCRAPE_S / 2, 0.0
+        resident, scrape_at, slowest = 0, began + min(SCRAPE_S, size.watch_s) / 2, 0.0
         while (now := time.monotonic()) < began + size.watch_s:
             resident = max(resident, live.resident_bytes())
             if now >= scrape_at:
@@ -98,13 +98,12 @@ def watcher(size: Size) -> dict[str, Row]:
             time.sleep(0.5)
         seconds = time.monotonic() - began
         share = (live.cpu_seconds() - cpu) / seconds
-        rows = {
+        return {
             "sidecar CPU": below(100 * share, "% of a core", 1.0),
             "sidecar RSS": below(resident / MB, "MB", 80.0),
             "sidecar PSS with children": below(live.proportional_bytes() / MB, "MB", 110.0),
             "scrape of /metrics, slowest": row(slowest * 1e3, "ms"),
         }
-        return rows
 
 
 def latency(size: Size, rng: random.Random) -> dict[str, Row]:

@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
-import shutil
 import socket
 import subprocess
 import time
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -28,29 +25,6 @@ from sidecar.outputs.exposition import Exposition
 from sidecar.settings import Alertmanager
 
 pytestmark = pytest.mark.peers
-
-
-@pytest.fixture
-def peer():
-    """The path of a peer's binary."""
-    folder = os.environ.get("SPIKEWATCH_PEERS")
-    if not folder:
-        pytest.skip("SPIKEWATCH_PEERS is not set")
-    return lambda name: str(Path(folder) / "bin" / name)
-
-
-def with_templates():
-    """What to put before Debian's Alertmanager where only its binary was fetched: it does not start without its
-    templates at their fixed place, so it gets a mount namespace in which they exist.
-    """
-    folder = Path("/usr/share/prometheus/alertmanager")
-    if (folder / "default.tmpl").exists():
-        return ()
-    script = f"mount -t tmpfs none /usr/share && mkdir -p {folder} && cd {folder} && : > default.tmpl && : > email.tmpl"
-    inside = ("unshare", "--map-root-user", "--mount", "sh", "-c", script + ' && cd / && exec "$@"', "sh")
-    if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{folder}/default.tmpl is missing and no mount namespace can be made to hold it")
-    return inside
 
 
 def free_port():
@@ -97,7 +71,7 @@ async def eventually(condition, timeout=20):
         return result
 
 
-def test_the_real_alertmanager_hears_an_alert_fire_and_resolve(peer, tmp_path):
+def test_the_real_alertmanager_hears_an_alert_fire_and_resolve(alertmanager_command, tmp_path):
     heard = []
 
     async def hear(request):
@@ -112,15 +86,8 @@ def test_the_real_alertmanager_hears_an_alert_fire_and_resolve(peer, tmp_path):
             }
             (tmp_path / "am.yml").write_text(json.dumps(config))
             address = f"127.0.0.1:{free_port()}"
-            async with running(
-                address,
-                *with_templates(),
-                peer("prometheus-alertmanager"),
-                f"--config.file={tmp_path}/am.yml",
-                f"--storage.path={tmp_path}/data",
-                f"--web.listen-address={address}",
-                "--cluster.listen-address=",
-            ) as client:
+            command = alertmanager_command(tmp_path / "am.yml", tmp_path / "data", address)
+            async with running(address, *command) as client:
                 now = time.time_ns() // 1_000_000
                 labels = (("alertname", "TrainerStarvedOfData"), ("namespace", "train"), ("severity", "warning"))
                 firing = Notification(

@@ -1,0 +1,55 @@
+"""What tests of several rooms share: the real peers, where they can be had."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def peer():
+    """Gives the path of a peer's binary; skips where there is none."""
+    folder = os.environ.get("SPIKEWATCH_PEERS")
+    if not folder:
+        pytest.skip("SPIKEWATCH_PEERS is not set to the folder with bin/prometheus and the others")
+
+    def path(name):
+        file = Path(folder) / "bin" / name
+        if not file.exists():
+            pytest.skip(f"{file} is missing")
+        return str(file)
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def alertmanager_command(peer):
+    """Gives a real Alertmanager's command line, from a configuration file, a folder for its data and an address."""
+
+    def command(config, storage, address):
+        return (
+            *_with_templates(),
+            peer("prometheus-alertmanager"),
+            f"--config.file={config}",
+            f"--storage.path={storage}",
+            f"--web.listen-address={address}",
+            "--cluster.listen-address=",
+        )
+
+    return command
+
+
+def _with_templates():
+    """What to put before Debian's Alertmanager where only its binary was fetched: it does not start without its
+    templates at their fixed place, so it gets a mount namespace in which they exist.
+    """
+    folder = Path("/usr/share/prometheus/alertmanager")
+    if (folder / "default.tmpl").exists():
+        return ()
+    script = f"mount -t tmpfs none /usr/share && mkdir -p {folder} && cd {folder} && : > default.tmpl && : > email.tmpl"
+    inside = ("unshare", "--map-root-user", "--mount", "sh", "-c", script + ' && cd / && exec "$@"', "sh")
+    if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{folder}/default.tmpl is missing and no mount namespace can be made to hold it")
+    return inside
