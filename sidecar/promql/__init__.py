@@ -6,6 +6,7 @@ evaluator = program.bind(store)
 evaluator.at("rate(requests_total[5m]) > 10", now_ms)
 """
 
+from sidecar.promql.matrix import Series
 from sidecar.promql.operator import Limits
 from sidecar.promql.plan import LOOKBACK_MS
 from sidecar.promql.program import Evaluator, Program, Vector, compile
@@ -17,6 +18,7 @@ __all__ = [
     "Evaluator",
     "Limits",
     "Program",
+    "Series",
     "Vector",
     "canonical",
     "compile",

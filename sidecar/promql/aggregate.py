@@ -1,4 +1,4 @@
-"""Aggregations: sum, avg, min, max, count, group, stddev, stdvar, quantile, topk, bottomk, count_values."""
+"""Aggregations with one element a group: sum, avg, min, max, count, group, stddev, stdvar, quantile."""
 
 from __future__ import annotations
 
@@ -155,64 +155,3 @@ def _quantile(groups: Groups, vec: Vec, phi: float) -> F64:
         if len(members):
             out[group] = rangefuncs.quantile(members[:, None], phi)[0]
     return out
-
-
-class Ranked(Operator):
-    """topk and bottomk: the k largest or smallest of each group, with their own labels."""
-
-    def __init__(self, context: Context, node: Aggregate, child: Operator, param: Operator) -> None:
-        super().__init__(context, (child, param))
-        self._node = node
-
-    def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
-        vec, k = vector(inputs[0]), _whole(scalar(inputs[1]))
-        mask = np.zeros(len(vec.frame), bool)
-        picked: list[I64] = []
-        if k >= 1:
-            groups = grouped(vec.frame, self._node.labels, self._node.without)
-            present = vec.present()
-            values = vec.values[present]
-            # NaN loses on either side; among equals the earlier element wins
-            key = -values if self._node.op == "topk" else values
-            order = present[np.lexsort((np.arange(len(present)), np.where(np.isnan(key), np.inf, key), np.isnan(key)))]
-            ids = groups.ids[order]
-            for group in range(len(groups.frame)):
-                picked.append(order[ids == group][:k])
-        chosen = np.concatenate(picked) if picked else np.zeros(0, np.int64)
-        mask[chosen] = True
-        rest = np.flatnonzero(~mask)
-        return Vec(vec.frame, vec.values, mask, np.concatenate((chosen, rest)))
-
-
-def _whole(number: float) -> int:
-    if np.isnan(number):
-        return 0
-    return int(max(min(number, 2**62), -(2**62)))
-
-
-class CountValues(Operator):
-    """count_values: how often each value occurs, the value becoming a label."""
-
-    def __init__(self, context: Context, node: Aggregate, child: Operator, param: Operator) -> None:
-        super().__init__(context, (child, param))
-        self._node = node
-
-    def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
-        vec, name = vector(inputs[0]), inputs[1]
-        assert isinstance(name, str)
-        tally: dict[Labels, float] = {}
-        for labels, value in vec.items():
-            pairs = dict(group_labels(labels, self._node.labels, self._node.without))
-            pairs[name] = plain(value)
-            key: Labels = tuple(sorted(pairs.items()))
-            tally[key] = tally.get(key, 0.0) + 1.0
-        return Vec(Frame(tuple(tally)), np.array(list(tally.values()), np.float64))
-
-
-def plain(value: float) -> str:
-    """The shortest decimal text that reads back as the value, never with an exponent."""
-    if np.isnan(value):
-        return "NaN"
-    if np.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return np.format_float_positional(value, trim="-")

@@ -11,7 +11,7 @@ from sidecar.model import Labels
 from sidecar.promql.frame import Frame, Vec, both, keep
 from sidecar.promql.matching import Table, signatures
 from sidecar.promql.operator import Context, Operator, Value, checked, scalar, vector
-from sidecar.promql.plan import Binary, Card
+from sidecar.promql.plan import Binary
 from sidecar.store.cells import F64, I64, Bools
 
 Arithmetic = Callable[[F64, F64], F64]
@@ -100,19 +100,26 @@ class VectorVector(Operator):
             None if right.mask is None else right.mask[table.right],
         )
         if self._arithmetic is not None:
-            return Vec(table.frame, self._arithmetic(a, b), mask)
-        assert self._compare is not None
-        holds = self._compare(a, b)
-        if self._node.returns_bool:
-            return Vec(table.frame, holds.astype(np.float64), mask)
-        return Vec(table.frame, b if self._node.matching.card is Card.ONE_TO_MANY else a, keep(mask, holds))
+            values = self._arithmetic(a, b)
+        else:
+            assert self._compare is not None
+            holds = self._compare(a, b)
+            if self._node.returns_bool:
+                values = holds.astype(np.float64)
+            else:
+                values, mask = a, keep(mask, holds)
+        out = Vec(table.frame, values, mask)
+        if table.ambiguous:
+            table.verify(out.present())
+            checked(out)
+        return out
 
 
 def _table(left: Frame, right: Frame, node: Binary) -> Table | None:
     try:
         return Table.of(left, right, node)
     except QueryError:
-        return None  # an error only if the elements that clash are there at the same time
+        return None  # an error only while the elements that clash are there at the same time
 
 
 def compacted(vec: Vec) -> Vec:

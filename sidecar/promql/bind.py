@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from sidecar.promql import calendar, calls
-from sidecar.promql.aggregate import CountValues, Folded, Ranked
+from sidecar.promql.aggregate import Folded
 from sidecar.promql.binary import Scalars, SetOperator, VectorScalar, VectorVector
 from sidecar.promql.functions import NATIVE_HISTOGRAM, RANGE_FUNCTIONS
 from sidecar.promql.histogram import OfHistograms
@@ -29,6 +29,7 @@ from sidecar.promql.plan import (
     Text,
     kind,
 )
+from sidecar.promql.ranked import CountValues, Ranked
 from sidecar.promql.select import Instant, OverRange
 from sidecar.promql.selection import Selection
 from sidecar.promql.subquery import OverSubquery
@@ -113,7 +114,8 @@ class Binder:
             over = self._over_samples(node.name, ranges[0], parameter)
         else:
             inner = self.operator(ranges[0].expr)
-            over = OverSubquery(self._context, node.name, ranges[0], inner, parameter)
+            name = "present_over_time" if node.name == "absent_over_time" else node.name
+            over = OverSubquery(self._context, name, ranges[0], inner, parameter)
         return calls.Absent(self._context, over, ranges[0]) if node.name == "absent_over_time" else over
 
     def _instant(self, node: Selector, times: bool = False) -> Operator:

@@ -13,6 +13,8 @@ from sidecar.promql.frame import Frame, Vec
 from sidecar.promql.operator import Context, Operator, Value, checked, vector
 from sidecar.promql.regex import compiled
 
+_LONGEST = 1 << 20  # characters of a label value: nested calls that double one each time would fill any memory
+
 
 class Relabelled(Operator):
     """Each element with the labels `change` makes of its own."""
@@ -40,13 +42,20 @@ def replacer(target: str, replacement: str, source: str, pattern: str) -> Callab
 
     def change(labels: Labels) -> Labels:
         values = dict(labels)
-        match = regex.search(values.get(source, ""))
+        text = values.get(source, "")
+        match = regex.search(text)
         if match is None:
             return labels
+        _check_length("label_replace", len(replacement) + replacement.count("$") * len(text))
         values[target] = expanded(replacement, match, regex.groupindex)
         return tuple(sorted((name, value) for name, value in values.items() if value))
 
     return change
+
+
+def _check_length(function: str, length: int) -> None:
+    if length > _LONGEST:
+        raise QueryError(f"{function}() would make a label value longer than {_LONGEST} characters")
 
 
 def expanded(template: str, match: Any, names: dict[str, int]) -> str:
@@ -93,7 +102,9 @@ def joiner(target: str, separator: str, sources: tuple[str, ...]) -> Callable[[L
 
     def change(labels: Labels) -> Labels:
         values = dict(labels)
-        values[target] = separator.join(values.get(source, "") for source in sources)
+        parts = [values.get(source, "") for source in sources]
+        _check_length("label_join", sum(len(part) + len(separator) for part in parts))
+        values[target] = separator.join(parts)
         return tuple(sorted((name, value) for name, value in values.items() if value))
 
     return change

@@ -30,41 +30,47 @@ def signatures(frame: Frame, matching: Matching) -> tuple[Labels, ...]:
 class Table:
     """Which element of the left meets which of the right, and the labels of what comes out."""
 
-    __slots__ = ("frame", "left", "right")
+    __slots__ = ("_card", "_sigs", "ambiguous", "frame", "left", "right")
 
-    def __init__(self, left: I64, right: I64, frame: Frame) -> None:
+    def __init__(self, left: I64, right: I64, frame: Frame, sigs: tuple[Labels, ...], card: Card) -> None:
         self.left, self.right, self.frame = left, right, frame
+        self._sigs, self._card = sigs, card
+        used = len(set(sigs)) < len(sigs) if card is Card.ONE_TO_ONE else False
+        self.ambiguous = used or frame.has_twins()
 
     @classmethod
     def of(cls, left: Frame, right: Frame, node: Binary) -> Table:
-        """Raises QueryError where matches are ambiguous when every element is there."""
+        """Raises QueryError where two elements of the one side match the same elements."""
         flipped = node.matching.card is Card.ONE_TO_MANY
         many, one = (right, left) if flipped else (left, right)
         lookup = _unique(one, node.matching, "left" if flipped else "right")
         pairs: list[tuple[int, int]] = []
-        made: dict[Labels, Labels] = {}
-        used: set[Labels] = set()
+        sigs: list[Labels] = []
         for i, sig in enumerate(signatures(many, node.matching)):
             j = lookup.get(sig)
-            if j is None:
-                continue
-            out = _result(many.labels[i], one.labels[j], node)
-            if node.matching.card is Card.ONE_TO_ONE and sig in used:
+            if j is not None:
+                pairs.append((i, j))
+                sigs.append(sig)
+        met = np.array(pairs, np.int64).reshape(len(pairs), 2)
+        frame = Frame(tuple(_result(many.labels[i], one.labels[j], node) for i, j in pairs))
+        a, b = (met[:, 1], met[:, 0]) if flipped else (met[:, 0], met[:, 1])
+        return cls(a, b, frame, tuple(sigs), node.matching.card)
+
+    def verify(self, there: I64) -> None:
+        """Raises QueryError when the pairs `there`, in that order, are not one for one."""
+        used: set[Labels] = set()
+        made: set[tuple[Labels, Labels]] = set()
+        for i in there.tolist():
+            sig = self._sigs[i]
+            if self._card is Card.ONE_TO_ONE and sig in used:
                 raise QueryError(
                     "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)"
                 )
+            out = (sig, self.frame.labels[i])
             if out in made:
-                raise QueryError(
-                    "multiple matches for labels: grouping labels must ensure unique matches"
-                    if made[out] == sig
-                    else "vector cannot contain metrics with the same labelset"
-                )
+                raise QueryError("multiple matches for labels: grouping labels must ensure unique matches")
             used.add(sig)
-            made[out] = sig
-            pairs.append((i, j))
-        met = np.array(pairs, np.int64).reshape(len(pairs), 2)
-        frame = Frame(tuple(made))
-        return cls(met[:, 1], met[:, 0], frame) if flipped else cls(met[:, 0], met[:, 1], frame)
+            made.add(out)
 
 
 def _unique(frame: Frame, matching: Matching, side: str) -> dict[Labels, int]:

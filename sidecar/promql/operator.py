@@ -15,7 +15,11 @@ Value = Vec | float | str
 
 @dataclass(slots=True)
 class Limits:
-    """What one query may cost; as Prometheus's --query.max-samples and --query.timeout."""
+    """What one query may cost; as Prometheus's --query.max-samples and --query.timeout.
+
+    `expired` is asked often: before samples are read and after each operator. It may also let others do something
+    meanwhile, writing to the store included.
+    """
 
     max_samples: int = 50_000_000
     expired: Callable[[], bool] | None = None
@@ -30,6 +34,7 @@ class Context:
         self.epoch = 0  # answers from the same epoch at the same time are the same
         self._state: tuple[int, int, int] | None = None
         self._samples = 0
+        self.watched = limits.expired is not None  # then also what operators hold is counted
 
     def begin(self, start_ms: int, end_ms: int) -> None:
         """A new query over [start, end]; both are its time where it is an instant query."""
@@ -41,12 +46,24 @@ class Context:
         self._samples = 0
 
     def charge(self, samples: int) -> None:
-        """Counts samples read. Raises QueryError when the query has had too many or too long."""
+        """Counts samples held until the query ends. Raises QueryError when it has had too many or too long."""
         self._samples += samples
-        if self._samples > self.limits.max_samples:
+        self.glance(0)
+
+    def glance(self, samples: int) -> None:
+        """Says that samples will be held, but only for a moment. Raises QueryError as `charge` does."""
+        if self._samples + samples > self.limits.max_samples:
             raise QueryError("query processing would load too many samples into memory in query execution")
         if self.limits.expired is not None and self.limits.expired():
             raise QueryError("query timed out in expression evaluation")
+
+    def held(self) -> int:
+        """How many samples are counted now; give it to `release` when those counted since are let go."""
+        return self._samples
+
+    def release(self, held: int) -> None:
+        """Counts no more than before."""
+        self._samples = held
 
 
 class Operator(ABC):
@@ -65,9 +82,11 @@ class Operator(ABC):
             return self._value
         inputs = tuple([child.at(t_ms) for child in self.children])
         if self._t != t_ms or self._epoch < 0 or not self._same(inputs):
-            self._value = self.compute(t_ms, inputs)
+            value = self._value = self.compute(t_ms, inputs)
             self._inputs = inputs
             self._t = t_ms
+            if context.watched:
+                context.charge(len(value.frame) if isinstance(value, Vec) else 1)
         self._epoch = context.epoch
         return self._value
 

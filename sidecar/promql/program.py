@@ -13,9 +13,10 @@ from sidecar.errors import QueryError
 from sidecar.model import Labels
 from sidecar.promql.bind import Binder, Face
 from sidecar.promql.frame import Vec
+from sidecar.promql.matrix import Series, samples, subquery_samples
 from sidecar.promql.operator import Context, Limits, Operator
 from sidecar.promql.parse import parse
-from sidecar.promql.plan import LOOKBACK_MS, Node, Range, Selector, Subquery, children, kind, walk
+from sidecar.promql.plan import LOOKBACK_MS, Node, Range, Selector, Subquery, children, walk
 from sidecar.store import Store
 from sidecar.store.cells import F64
 
@@ -107,23 +108,37 @@ class Evaluator:
 
     def __init__(self, program: Program, context: Context, face: Face) -> None:
         self._program, self._context = program, context
-        binder = Binder(context, face)
+        self._binder = Binder(context, face)
         self._operators: dict[str, Operator] = {}
         for expr in program.exprs:
-            if kind(program.node(expr)) != "matrix":
-                self._operators[expr] = _located(expr, partial(binder.operator, program.node(expr)))
+            node = program.node(expr)
+            if isinstance(node, Range):
+                self._binder.selection(node.selector)
+            else:
+                root = node.expr if isinstance(node, Subquery) else node
+                self._operators[expr] = _located(expr, partial(self._binder.operator, root))
 
     def at(self, expr: str, t_ms: int) -> Vector | float | str:
-        """The value of an instant query at `t_ms`. Raises QueryError."""
-        operator = self._operators.get(expr)
-        if operator is None:
-            self._program.node(expr)
-            raise QueryError("a range vector is no result of an instant query here", expr)
+        """The value of an instant query at `t_ms`. Raises QueryError, for a range vector too: see `matrix`."""
+        if isinstance(self._program.node(expr), Range | Subquery):
+            raise QueryError("this is a range vector, not an instant vector or a number", expr)
         self._context.begin(t_ms, t_ms)
-        return _located(expr, partial(_public_at, operator, t_ms))
+        return _located(expr, partial(_public_at, self._operators[expr], t_ms))
+
+    def matrix(self, expr: str, t_ms: int) -> tuple[Series, ...]:
+        """The samples of an expression that is a range vector, `x[5m]` or a subquery, at `t_ms`. Raises QueryError."""
+        node, context = self._program.node(expr), self._context
+        context.begin(t_ms, t_ms)
+        if isinstance(node, Range):
+            return _located(expr, partial(samples, context, node, self._binder.selection(node.selector), t_ms))
+        if isinstance(node, Subquery):
+            return _located(expr, partial(subquery_samples, context, node, self._operators[expr], t_ms))
+        raise QueryError("this is no range vector", expr)
 
     def over(self, expr: str, start_ms: int, end_ms: int, step_ms: int) -> Iterator[tuple[int, Vector | float]]:
         """A range query: the value at each step. Raises QueryError."""
+        if isinstance(self._program.node(expr), Range | Subquery):
+            raise QueryError("a range query wants an instant vector or a number, not a range vector", expr)
         operator = self._operators[expr]
         if step_ms <= 0:
             raise QueryError("zero or negative query resolution step widths are not accepted", expr)

@@ -31,11 +31,11 @@ class Instant(Operator):
 
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         t_ms = moment(self.context, t_ms, self._selector.offset_ms, self._selector.at)
+        self.context.glance(len(self._selection.frame))
         frame = self._selection.refresh()
         found = [newest(part, t_ms, self.context.lookback_ms) for part in self._selection.parts]
         if not found:
             return Vec(frame, np.zeros(0))
-        self.context.charge(len(frame))
         values, times, mask = found[0] if len(found) == 1 else (np.concatenate(x) for x in zip(*found, strict=True))
         if self._times:
             return checked(Vec(frame.nameless(), times / 1000, None if mask.all() else mask))
@@ -59,12 +59,15 @@ class OverRange(Operator):
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         selector = self._node.selector
         end_ms = moment(self.context, t_ms, selector.offset_ms, selector.at)
-        frame = self._selection.refresh()
+        start_ms = end_ms - self._node.range_ms
         function = range_function(self._name, t_ms, parameter_of(inputs))
-        results = []
-        for part in self._selection.parts:
-            results.append(over_range(part, end_ms - self._node.range_ms, end_ms, function))
-            self.context.charge(len(part.labels))
+        context, store = self.context, self.context.store
+        layout = -1
+        # a series made in a pause may have got the column of one that had ended: then what was read is not to be used
+        while layout != store.layout:
+            frame, layout = self._selection.refresh(), store.layout
+            parts = self._selection.parts
+            results = [over_range(part, start_ms, end_ms, function, context.glance) for part in parts]
         if self._name != "last_over_time":
             frame = frame.nameless()
         if not results:

@@ -11,6 +11,8 @@ from sidecar.promql.selection import Part
 from sidecar.store import cells
 from sidecar.store.cells import F64, I64, Bools
 
+_CELLS = 100_000  # how many are worked on between two pauses: a few milliseconds of the dearest function
+
 
 @dataclass(frozen=True, slots=True)
 class Samples:
@@ -48,12 +50,41 @@ def newest(part: Part, t_ms: int, lookback_ms: int) -> tuple[F64, I64, Bools]:
     return values, times, ~cells.absent(values)
 
 
-def over_range(part: Part, start_ms: int, end_ms: int, function: RangeFunction) -> tuple[F64, Bools]:
-    """`function` over the samples of each series in (start, end]; stale markers are no samples."""
+def reach(part: Part, start_ms: int, end_ms: int) -> tuple[int, int]:
+    """The slots [low, high) in (start, end]; high is never below low."""
     block = part.block
-    low, high = max(block.upto(start_ms), block.first), block.upto(end_ms)
-    values = np.ascontiguousarray(part.rows(low, high))
-    return over_matrix(values, block.times_of(low, high), start_ms, end_ms, function)
+    low = max(block.upto(start_ms), block.first)
+    return low, max(low, block.upto(end_ms))
+
+
+def between(part: Part, start_ms: int, end_ms: int) -> tuple[F64, I64]:
+    """The cells [slot, series] of all slots in (start, end] and the slots' times; possibly views."""
+    low, high = reach(part, start_ms, end_ms)
+    return np.ascontiguousarray(part.rows(low, high)), part.block.times_of(low, high)
+
+
+def over_range(
+    part: Part, start_ms: int, end_ms: int, function: RangeFunction, glance: Callable[[int], None]
+) -> tuple[F64, Bools]:
+    """`function` over the samples of each series in (start, end]; stale markers are no samples.
+
+    Many series are taken some at a time: `glance` is told how many cells come next, and may pause or raise.
+    """
+    width = len(part.labels)
+    low, high = reach(part, start_ms, end_ms)
+    some = max(1, _CELLS // max(1, high - low))
+    if width <= some:
+        glance(width * (high - low))
+        return over_matrix(*between(part, start_ms, end_ms), start_ms, end_ms, function)
+    values, mask = np.full(width, np.nan), np.zeros(width, bool)
+    for left in range(0, width, some):
+        right = min(left + some, width)
+        glance((right - left) * (high - low))
+        low, high = reach(part, start_ms, end_ms)  # the ring may have moved on
+        matrix = np.ascontiguousarray(part.rows(low, high)[:, left:right])
+        times = part.block.times_of(low, high)
+        values[left:right], mask[left:right] = over_matrix(matrix, times, start_ms, end_ms, function)
+    return values, mask
 
 
 def over_matrix(matrix: F64, times: I64, start_ms: int, end_ms: int, function: RangeFunction) -> tuple[F64, Bools]:

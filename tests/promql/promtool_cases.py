@@ -1,4 +1,4 @@
-"""Reads promtool unit-test files for the engine's tests: series written in promtool's notation, and expected samples."""
+"""Reads promtool unit-test files for the engine's tests: series in promtool's notation, and expected samples."""
 
 from __future__ import annotations
 

@@ -125,9 +125,17 @@ class Resets(Pairs):
         if not (np.abs(self.lost) >= large * 1e-9).all():
             self.rebuild()
 
-    def amount(self) -> F64 | None:
-        """The correction by series, None when it is zero for all."""
-        return None if self.lost is None else self.lost + self._rest
+    def increase(self, first: F64, last: F64) -> F64:
+        """From first to last sample with what was lost put back; rounded once, at the end."""
+        change = last - first
+        if self.lost is None:
+            return change
+        part = change - last
+        rounded = (last - (change - part)) - (first + part)
+        whole = change + self.lost
+        part = whole - change
+        rounded = rounded + ((change - (whole - part)) + (self.lost - part)) + self._rest
+        return whole + np.where(np.isfinite(whole), rounded, 0.0)
 
     def grow(self, extra: int) -> None:
         if self.lost is not None:

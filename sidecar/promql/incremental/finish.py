@@ -67,7 +67,8 @@ def finish(name: str, track: Track, start_ms: int, end_ms: int, t_ms: int, param
             if mask is not None:
                 strange &= mask
             function = range_function(name, t_ms, parameter)
-            values = _mended(track, start_ms, end_ms, function, values, np.flatnonzero(strange).tolist())
+            for j in np.flatnonzero(strange).tolist():
+                values[j] = _mended(track, start_ms, end_ms, function, j, values[j] if _adds(name) else np.nan)
     return values, mask
 
 
@@ -78,14 +79,13 @@ _NEED_TWO = frozenset({"delta", "deriv", "idelta", "increase", "irate", "predict
 
 def _extrapolated(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
     first, last = track.values_at(track.first_slot()), track.values_at(track.last_slot())
-    change = last - first
     counter = name != "delta"
     if counter:
         state = track.accumulators["lost"]
         assert isinstance(state, Resets)
-        lost = state.amount()
-        if lost is not None:
-            change = change + lost
+        change = state.increase(first, last)
+    else:
+        change = last - first
     factor = extrapolation(
         change,
         first,
@@ -175,19 +175,20 @@ def _line(track: Track, name: str, start: int, end: int, t: int, p: float) -> F6
     return slope
 
 
-def _mended(track: Track, start_ms: int, end_ms: int, function: RangeFunction, values: F64, series: list[int]) -> F64:
-    """What is not finite although every sample is has overflowed on the way: those series are read from the ring.
+def _adds(name: str) -> bool:
+    return USES[name] == "total"
 
-    That is the one case in which a tick reads a whole window. Series with an infinite or NaN sample inside are not
-    read again before that sample has left.
+
+def _mended(track: Track, start_ms: int, end_ms: int, function: RangeFunction, series: int, odd: float) -> float:
+    """What a series is worth whose state is not finite: `odd` when an infinite or NaN sample is inside.
+
+    Else it has overflowed on the way, and is read from the ring: the one case in which a tick reads a whole window.
     """
-    for j in series:
-        if track.odd_sample_inside(j):
-            continue
-        rows = np.ascontiguousarray(track.part.rows(track.lo, track.hi)[:, j : j + 1])
-        times = track.part.block.times_of(track.lo, track.hi)
-        values[j] = over_matrix(rows, times, start_ms, end_ms, function)[0][0]
-    return values
+    if track.odd_sample_inside(series):
+        return odd
+    rows = np.ascontiguousarray(track.part.rows(track.lo, track.hi)[:, series : series + 1])
+    times = track.part.block.times_of(track.lo, track.hi)
+    return float(over_matrix(rows, times, start_ms, end_ms, function)[0][0])
 
 
 _FINISHERS: dict[str, Callable[[Track, str, int, int, int, float], F64]] = {

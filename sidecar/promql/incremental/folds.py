@@ -19,10 +19,10 @@ def _backwards(values: F64) -> F64:
     return out
 
 
-def _padded(component: Any, width: int, extra: int, fill: float) -> Any:
+def _padded(component: Any, width: int, extra: int, fill: float, stacked: bool) -> Any:
     """A component with `extra` more series; one number for all series becomes an array."""
     array = np.asarray(component)
-    if array.ndim == 0 or array.shape[-1] != width:
+    if array.ndim == stacked:
         array = np.repeat(array[..., None], width, axis=-1)
     return np.concatenate((array, np.full((*array.shape[:-1], extra), fill, array.dtype)), axis=-1)
 
@@ -50,8 +50,8 @@ class Total(Fold):
         sums, rest = exact.running(np.array([p[0] for p in partials]))
         return sums[-1], rest[-1] + np.add.reduce([p[1] for p in partials], axis=0)
 
-    def grow(self, partial: Partial, width: int, extra: int) -> Partial:
-        return tuple(_padded(component, width, extra, 0.0) for component in partial)
+    def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
+        return tuple(_padded(component, width, extra, 0.0, stacked) for component in partial)
 
 
 class Extreme(Fold):
@@ -73,8 +73,8 @@ class Extreme(Fold):
     def merge_all(self, partials: list[Partial], width: int) -> Partial:
         return (self._better.reduce([p[0] for p in partials], axis=0),)
 
-    def grow(self, partial: Partial, width: int, extra: int) -> Partial:
-        return (_padded(partial[0], width, extra, np.nan),)
+    def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
+        return (_padded(partial[0], width, extra, np.nan, stacked),)
 
 
 def _anchor(rows: F64, valid: Bools | None) -> F64:
@@ -137,33 +137,28 @@ class Moments(Fold):
         return n, anchor, mean_a + step, spread_a + spread_b + away * step * n_a
 
     def merge_all(self, partials: list[Partial], width: int) -> Partial:
-        n, anchor, shifted = _stacked(partials, width)
+        even, n, anchor, shifted = _stacked(partials, width)
         spreads = np.array([p[3] for p in partials])
         total = n.sum(axis=0)
         mean = (n * shifted).sum(axis=0) / np.maximum(total, 1)
         away = shifted - mean
         spread = spreads.sum(axis=0) + (n * away * away).sum(axis=0)
-        return _plain(total), anchor, mean, spread
+        return int(total[0]) if even else total, anchor, mean, spread
 
-    def grow(self, partial: Partial, width: int, extra: int) -> Partial:
-        return tuple(_padded(component, width, extra, 0) for component in partial)
+    def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
+        return tuple(_padded(component, width, extra, 0, stacked) for component in partial)
 
 
-def _stacked(partials: list[Partial], width: int) -> tuple[Any, F64, F64]:
-    """Counts [partial, 1 or series], one anchor by series, and the means relative to it [partial, series]."""
+def _stacked(partials: list[Partial], width: int) -> tuple[bool, I64, F64, F64]:
+    """Whether all series share their counts, counts [partial, 1 or series], anchors, and means relative to them."""
     if all(isinstance(p[0], int) for p in partials):
         n = np.array([p[0] for p in partials])[:, None]
         anchor = partials[-1][-3]
-        return n, anchor, (np.array([p[-3] for p in partials]) - anchor) + np.array([p[-2] for p in partials])
+        return True, n, anchor, (np.array([p[-3] for p in partials]) - anchor) + np.array([p[-2] for p in partials])
     n = np.array([np.broadcast_to(p[0], width) for p in partials])
     anchors = np.array([p[-3] for p in partials])
     anchor = _anchor(anchors, n > 0)
-    return n, anchor, np.where(n > 0, (anchors - anchor) + np.array([p[-2] for p in partials]), 0.0)
-
-
-def _plain(total: Any) -> Any:
-    """A count shared by all series as a plain number."""
-    return int(total[0]) if total.shape == (1,) else total
+    return False, n, anchor, np.where(n > 0, (anchors - anchor) + np.array([p[-2] for p in partials]), 0.0)
 
 
 class Line(Fold):
@@ -253,9 +248,8 @@ class Line(Fold):
         )
 
     def merge_all(self, partials: list[Partial], width: int) -> Partial:
-        n, anchor, shifted = _stacked(partials, width)
+        even, n, anchor, shifted = _stacked(partials, width)
         base = partials[-1][1]
-        even = n.shape[1] == 1
         offsets = [(p[1] - base) / 1000 for p in partials]
         if even:
             xs = np.array([o + p[2] for o, p in zip(offsets, partials, strict=True)])[:, None]
@@ -273,6 +267,10 @@ class Line(Fold):
             return int(total[0]), base, float(x[0]), float(sxx[0]), anchor, mean, sxy
         return total, base, x, sxx, anchor, mean, sxy
 
-    def grow(self, partial: Partial, width: int, extra: int) -> Partial:
+    def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
         n, base, *rest = partial
-        return _padded(n, width, extra, 0), base, *(_padded(component, width, extra, 0.0) for component in rest)
+        return (
+            _padded(n, width, extra, 0, stacked),
+            base,
+            *(_padded(component, width, extra, 0.0, stacked) for component in rest),
+        )

@@ -47,8 +47,8 @@ class Fold(ABC):
         """Of all, oldest first; at least one."""
 
     @abstractmethod
-    def grow(self, partial: Partial, width: int, extra: int) -> Partial:
-        """With series that have no sample."""
+    def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
+        """With `extra` more series that have no sample; `stacked` for what `suffixes` gave."""
 
     def pick(self, suffixes: Partial, i: int) -> Partial:
         """One row of `suffixes`."""
@@ -150,10 +150,10 @@ class Folded(Accumulator):
     def grow(self, extra: int) -> None:
         before = self.track.width - extra
         if self._front is not None:
-            self._front = self._fold.grow(self._front, before, extra)
+            self._front = self._fold.grow(self._front, before, extra, True)
         if self._tail is not None:
-            self._tail = self._fold.grow(self._tail, before, extra)
-        self._panes = deque((a, b, self._fold.grow(partial, before, extra)) for a, b, partial in self._panes)
+            self._tail = self._fold.grow(self._tail, before, extra, False)
+        self._panes = deque((a, b, self._fold.grow(partial, before, extra, False)) for a, b, partial in self._panes)
 
     def value(self) -> Partial | None:
         """The summary of the whole window, None when it is empty."""
