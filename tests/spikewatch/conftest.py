@@ -8,12 +8,32 @@ from types import SimpleNamespace
 
 import pytest
 
+import spikewatch
+from spikewatch import attaching
+
 
 @pytest.fixture(autouse=True)
 def _nobody_listens(monkeypatch, tmp_path):
     monkeypatch.setenv("SPIKEWATCH_SOCKET", str(tmp_path / "nobody.sock"))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "SPIKEWATCH_DISABLE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left(monkeypatch):
+    """Ends the client's thread of every run a test has attached; holds no run, and so no loader, alive."""
+    agents = []
+
+    def attach(*args, **more):
+        run = attaching.attach(*args, **more)
+        if run.active:
+            agents.append(run._parts.agent)
+        return run
+
+    monkeypatch.setattr(spikewatch, "attach", attach)
+    yield
+    for agent in agents:
+        agent.stop()
 
 
 @pytest.fixture

@@ -116,8 +116,16 @@ def test_our_own_errors_are_counted_and_after_some_the_client_turns_itself_off(a
             run.step(1.0)
     assert not run.active
     assert parts.meter.errors >= MAX_ERRORS
-    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+    assert len(caplog.records) == 1
+    assert "turns itself off" in caplog.text
     run.step(1.0)
+
+
+def test_attaching_twice_in_a_process_is_allowed_and_warned_about(attach, caplog):
+    attach()
+    assert caplog.text == ""
+    assert attach().active
+    assert "attached twice" in caplog.text
 
 
 def test_the_off_switch_makes_a_run_inert(attach, monkeypatch):
