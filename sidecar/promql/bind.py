@@ -52,6 +52,8 @@ class Binder:
         found = self._operators.get(node)
         if found is None:
             found = self._operators[node] = self._make(node)
+            if self._context.watched:
+                self._context.glance(0)
         return found
 
     def selection(self, selector: Selector) -> Selection:

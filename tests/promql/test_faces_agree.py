@@ -63,14 +63,15 @@ def scenarios(draw):
     ticks = draw(st.integers(5, 110))
     values = draw(st.lists(series_of_values(ticks), min_size=1, max_size=4))
     kind = draw(st.sampled_from(["regular", "jitter", "gaps"]))
-    steps = [
-        1000
-        if kind == "regular"
-        else draw(st.sampled_from([990, 1000, 1013] if kind == "jitter" else [200, 1000, 9000]))
-        for _ in range(ticks)
-    ]
+    pace = {"regular": [1000], "jitter": [990, 1000, 1013], "gaps": [200, 1000, 9000]}[kind]
+    steps = [draw(st.sampled_from(pace)) for _ in range(ticks)] if len(pace) > 1 else pace * ticks
     late = draw(st.lists(st.integers(0, ticks - 1), max_size=4))
-    return Scenario(values, steps, draw(st.sampled_from([1, 1, 3, 17])), late, draw(st.sampled_from([0, 0, 1500])))
+    offset = draw(st.sampled_from([0, 0, 1500]))
+    shift = f" offset {offset}ms" if offset else ""
+    chosen = draw(st.lists(st.sampled_from(CALLS), min_size=4, max_size=4, unique=True))
+    exprs = [(call % window).replace("]", "]" + shift) for call in chosen for window in WINDOWS]
+    exprs += [f"m{shift}", f"timestamp(m{shift})"]
+    return Scenario(values, steps, draw(st.sampled_from([1, 1, 3, 17])), late, offset, exprs)
 
 
 def samples_of(store: Store, labels: Labels, start_ms: int, end_ms: int) -> list[tuple[int, float]]:
