@@ -7,7 +7,9 @@ SpikewatchError
 ├── PluginError        a plugin is missing, a duplicate, or breaks its contract
 ├── CollectError       a collector could not take its sample
 ├── StateError         the state database cannot be used
+├── RemoteError        a server that was asked for data cannot be reached or answers something else
 ├── ResponseError      an approval or another word about a response cannot be taken
+├── RequestError       an HTTP request asks for what cannot be given
 └── ChannelError       the trainer's end of the channel misbehaved
 """
 
@@ -80,8 +82,20 @@ class StateError(SpikewatchError):
     """The state database cannot be opened, read or written."""
 
 
+class RemoteError(SpikewatchError):
+    """A server that was asked for data gave none: the message names it and says what to try."""
+
+
 class ResponseError(SpikewatchError):
     """An approval, rejection or reset names nothing that could take it; the message says what there is."""
+
+
+class RequestError(SpikewatchError):
+    """An HTTP request is refused. `status` is its HTTP status, `kind` what Prometheus's API calls such an error."""
+
+    def __init__(self, message: str, status: int = 400, kind: str = "bad_data") -> None:
+        self.status, self.kind = status, kind
+        super().__init__(message)
 
 
 class ChannelError(SpikewatchError):

@@ -1,4 +1,4 @@
-"""The command line: `spikewatch run | demo | check | test | version`."""
+"""The command line: `spikewatch run | demo | check | test | query | backtest | export | version`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _COMMANDS = {
     "demo": "sidecar.cli.demo:demo",
     "check": "sidecar.cli.check:check",
     "test": "sidecar.cli.test:test",
+    "query": "sidecar.cli.query:query",
+    "backtest": "sidecar.cli.backtest:backtest",
+    "export": "sidecar.cli.export:export",
     "version": "sidecar.cli.version:version",
 }
 

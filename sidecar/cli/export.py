@@ -1,0 +1,75 @@
+"""`spikewatch export`: the same rules for a Prometheus that evaluates them centrally."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sidecar import durations
+from sidecar.cli.values import DURATION, pair
+
+
+@click.command()
+@click.argument("form", type=click.Choice(["prometheusrule", "rules"]), metavar="prometheusrule|rules")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--scrape-interval",
+    type=DURATION,
+    default=None,
+    metavar="DURATION",
+    help="How often Prometheus scrapes: windows shorter than four intervals are made that long. "
+    "Leave it out where samples arrive by remote write.",
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of the terminal.")
+@click.option("--namespace", default="", help="Of the PrometheusRule objects.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="On the objects; operators select by it.")
+def export(
+    form: str,
+    files: tuple[Path, ...],
+    scrape_interval: int | None,
+    output: Path | None,
+    namespace: str,
+    labels: tuple[str, ...],
+) -> None:
+    """Writes rule files for Prometheus, Mimir or VictoriaMetrics; without FILES the shipped ones.
+
+    \b
+    prometheusrule  a monitoring.coreos.com/v1 PrometheusRule for each file
+    rules           one plain rule file
+
+    What was made longer is told on the terminal, in the object's annotation `spikewatch.io/widened`, and in a plain
+    file in a comment at the rule. Exits 1 when a file would be refused by Prometheus.
+    """
+    from sidecar.alerting.export import export as read
+    from sidecar.alerting.export import prometheus_rules, rule_file
+    from sidecar.app.files import shipped_folder
+    from sidecar.errors import ConfigError
+    from sidecar.yamlfile import Document
+
+    object_labels = dict(pair(text, "=", "NAME=VALUE") for text in labels)
+    try:
+        sources = files or sorted(shipped_folder().glob("*.rules.yaml"))
+        exported = [read(Document.read(path), scrape_interval or 0) for path in sources]
+        is_object = form == "prometheusrule"
+        text = prometheus_rules(exported, namespace, object_labels) if is_object else rule_file(exported)
+    except ConfigError as e:
+        for problem in e.problems:
+            click.echo(str(problem), err=True)
+        sys.exit(1)
+    for file in exported:
+        for group, rule, widening in file.widenings():
+            was = ", ".join(dict.fromkeys(durations.text(ms) for ms in widening.was_ms))
+            line = f"{file.file}: {group.name}/{rule.name}: window {was} made {durations.text(file.least_ms)} long"
+            if widening.growing:
+                line += f"; {', '.join(widening.growing)} over it grows with it: look at the threshold"
+            click.echo(line, err=True)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as e:
+        click.echo(f"spikewatch: {output} cannot be written: {e.strerror}", err=True)
+        sys.exit(1)
