@@ -1,4 +1,7 @@
-"""Compensated sums over the rows of an array, bit for bit as Prometheus adds (Kahan with Neumaier's improvement)."""
+"""Compensated sums over the rows of an array, bit for bit as Prometheus adds (Kahan with Neumaier's improvement).
+
+Callers keep floating point warnings off: overflow and undefined sums are part of the game.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,13 @@ def running(values: F64) -> tuple[F64, F64]:
     The error of each addition is recovered exactly from the rounded sums, which gives what the branching algorithm
     gives, one row at a time.
     """
-    with np.errstate(all="ignore"):
-        sums = np.add.accumulate(values, axis=0)
-        before = np.zeros_like(sums)
-        before[1:] = sums[:-1]
-        added = sums - before
-        errors = (before - (sums - added)) + (values - added)
-        if not np.isfinite(sums[-1]).all() or not np.isfinite(errors).all():
-            return _stepwise(values)
-        return sums, np.add.accumulate(errors, axis=0)
+    sums = np.add.accumulate(values, axis=0)
+    before = np.zeros_like(sums)
+    before[1:] = sums[:-1]
+    added = sums - before
+    rest = np.add.accumulate((before - (sums - added)) + (values - added), axis=0)
+    # whatever is not finite on the way leaves a compensation that is not either
+    return (sums, rest) if np.isfinite(rest[-1]).all() else _stepwise(values)
 
 
 def _stepwise(values: F64) -> tuple[F64, F64]:
@@ -39,9 +40,7 @@ def _stepwise(values: F64) -> tuple[F64, F64]:
 def total(values: F64) -> F64:
     """The sum along axis 0; infinite where a partial sum is, however the rest turns out."""
     sums, rest = running(values)
-    last: F64 = sums[-1]
-    with np.errstate(all="ignore"):
-        out: F64 = np.where(np.isinf(last), last, last + rest[-1])
+    out: F64 = sums[-1] + rest[-1]
     return out
 
 
@@ -49,10 +48,9 @@ def mean(values: F64) -> F64:
     """The mean along axis 0; where the sum overflows, a running mean from there on."""
     count = len(values)
     sums, rest = running(values)
-    with np.errstate(all="ignore"):
-        out: F64 = sums[-1] / count + rest[-1] / count
-        overflown = np.flatnonzero(np.isinf(sums).any(axis=0))
-        for column in overflown.tolist():
+    out: F64 = sums[-1] / count + rest[-1] / count
+    if not np.isfinite(out).all():
+        for column in np.flatnonzero(np.isinf(sums).any(axis=0)).tolist():
             out[column] = _running_mean(values[:, column].tolist())
     return out
 

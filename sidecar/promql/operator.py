@@ -86,7 +86,7 @@ class Operator(ABC):
             self._inputs = inputs
             self._t = t_ms
             if context.watched:
-                context.charge(len(value.frame) if isinstance(value, Vec) else 1)
+                context.charge(_size(value, inputs))
         self._epoch = context.epoch
         return self._value
 
@@ -96,6 +96,17 @@ class Operator(ABC):
     @abstractmethod
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         """The value at `t_ms`, from what the children gave."""
+
+
+_LABELS = 8  # samples that take about as much memory as one label set with what is worked out from it
+
+
+def _size(value: Value, inputs: tuple[Value, ...]) -> int:
+    """What an operator's answer takes, in samples."""
+    if not isinstance(value, Vec):
+        return 1
+    known = any(isinstance(other, Vec) and other.frame is value.frame for other in inputs)
+    return len(value.frame) * (1 if known else _LABELS)
 
 
 def vector(value: Value) -> Vec:

@@ -173,6 +173,8 @@ def public(value: Vec | float | str, t_ms: int) -> Vector | float | str:
         return value
     if value.mask is None and value.order is None:
         return Vector(value.frame.labels, np.array(value.values), t_ms)  # a copy: it may be a view of the ring
+    if value.mask is not None and not value.mask.any():
+        return Vector((), np.zeros(0), t_ms)
     index = value.present()
     labels = value.frame.labels
     return Vector(tuple([labels[i] for i in index.tolist()]), value.values[index], t_ms)

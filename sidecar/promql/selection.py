@@ -98,7 +98,7 @@ class Selection:
     """A selector bound to a store: its parts, and the frame of all their series one after the other."""
 
     def __init__(self, store: Store, metric: str, matchers: tuple[Matcher, ...]) -> None:
-        self._store, self.metric = store, metric
+        self.store, self.metric = store, metric
         tests = [(m.name, predicate(m)) for m in matchers]
         self._tests = [(name, test) for name, test in tests if name != NAME]
         self._name_tests = [test for name, test in tests if name == NAME]
@@ -119,9 +119,9 @@ class Selection:
 
     def refresh(self) -> Frame:
         """Looks for series made since the last call; the frame stays the same object while there are none."""
-        if self._series_seen == self._store.layout:
+        if self._series_seen == self.store.layout:
             return self.frame
-        self._series_seen = self._store.layout
+        self._series_seen = self.store.layout
         changed = self._find_blocks()
         for part in self.parts:
             changed |= part.follow()
@@ -130,10 +130,10 @@ class Selection:
         return self.frame
 
     def _find_blocks(self) -> bool:
-        names = [self.metric] if self.metric else self._store.metrics()
+        names = [self.metric] if self.metric else self.store.metrics()
         names = [name for name in names if all(test(name) for test in self._name_tests)]
         found = False
-        for block in (block for name in names for block in self._store.blocks(name)):
+        for block in (block for name in names for block in self.store.blocks(name)):
             if block.index not in self._known:
                 self._known.add(block.index)
                 self.parts.append(Part(block, self._matches))

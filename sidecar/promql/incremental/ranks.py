@@ -70,6 +70,13 @@ class Ranks(Accumulator):
             return np.full(width, np.nan)
         if not 0 <= phi <= 1:
             return np.full(width, -np.inf if phi < 0 else np.inf)
+        track = self.track
+        if track.uniform and track.live is None and not any(self._nans):
+            rank = phi * (track.hi - track.lo - 1)
+            low = int(rank)
+            high, weight = min(track.hi - track.lo - 1, low + 1), rank - low
+            below = np.array([ranked[low] for ranked in self._sorted])
+            return below * (1 - weight) + np.array([ranked[high] for ranked in self._sorted]) * weight
         return np.array([_quantile(r, k, phi) for r, k in zip(self._sorted, self._nans, strict=True)])
 
 

@@ -60,7 +60,9 @@ class Windows:
     """The moving window of one selector and range, with the state that the functions over it ask for."""
 
     def __init__(self, selection: Selection, range_ms: int) -> None:
-        self._range_ms = range_ms
+        self._selection, self._range_ms = selection, range_ms
+        self._moved: tuple[int, int] | None = None  # to which time, with what in the store
+        self._tracks: list[Track] | None = None
         self._kinds: list[str] = []
         self._lanes: Lanes[Track] = Lanes(selection, self._track)
 
@@ -76,11 +78,13 @@ class Windows:
 
     def at(self, end_ms: int) -> list[Track] | None:
         """The window ending at `end_ms`; None when it has moved past."""
-        tracks = self._lanes.at(end_ms)
-        if tracks is not None:
-            for track in tracks:
+        moved = (end_ms, self._selection.store.version)
+        if moved != self._moved:
+            self._tracks = tracks = self._lanes.at(end_ms)
+            for track in tracks or ():
                 track.advance(end_ms - self._range_ms, end_ms)
-        return tracks
+            self._moved = moved
+        return self._tracks
 
 
 class SlidingRange(Operator):
