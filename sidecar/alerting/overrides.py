@@ -30,9 +30,12 @@ class Override:
 
 
 def load_overrides(
-    document: Document, groups: Sequence[RuleGroup], *, parse_expr: ParseExpr = promql.canonical
+    document: Document, groups: Sequence[RuleGroup] | None, *, parse_expr: ParseExpr = promql.canonical
 ) -> tuple[Override, ...]:
-    """Reads `overrides:` of a document. Raises ConfigError with every problem, an unknown alert among them."""
+    """Reads `overrides:` of a document. Raises ConfigError with every problem, an unknown alert among them.
+
+    `groups`: the rules it is for; None where they are not known, and then any name will do.
+    """
     found = Findings(document.file)
     if document.node is None or is_null(document.node):
         return ()
@@ -43,7 +46,8 @@ def load_overrides(
         for alert, node in (entries.values if entries else {}).items():
             fields = Mapped.of(node, found, f"override of {alert}", _KEYS)
             if fields is not None:
-                _check_target(alert, fields, groups)
+                if groups is not None:
+                    _check_target(alert, fields, groups)
                 out.append(_override(alert, fields, parse_expr))
     if found.problems:
         raise ConfigError(found.problems)

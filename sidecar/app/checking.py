@@ -66,7 +66,7 @@ class _Check:
             if not any(p.level == "error" for p in self._problems[before:]):
                 summary.append(f"{path}: {said}")
         order = {str(path): number for number, path in enumerate(files)}
-        found = sorted(self._problems, key=lambda p: (order.get(p.file, -1), p.line, p.column))
+        found = sorted(self._problems, key=lambda p: (order.get(p.file, -1), p.file, p.line, p.column))
         return Report(tuple(dict.fromkeys(found)), tuple(summary))
 
     def _one(self, path: Path, document: Document, what: str) -> str:

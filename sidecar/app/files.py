@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
-from sidecar.errors import ConfigError
+from sidecar.errors import Problem
 from sidecar.settings import SHIPPED, Loaded
 
 
@@ -19,12 +19,12 @@ def shipped_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def matching(loaded: Loaded, setting: str) -> list[Path]:
-    """The files that the globs of a setting name, sorted, each once.
+def matching(loaded: Loaded, setting: str) -> tuple[list[Path], list[Problem]]:
+    """The files that the globs of a setting name, sorted, each once; and what is wrong with the setting.
 
-    Raises ConfigError for a path without wildcards that does not exist: a glob may match nothing, a name may not.
+    A path without wildcards must exist: a glob may match nothing, a name may not.
     """
-    problems = []
+    problems: list[Problem] = []
     found: dict[Path, None] = {}
     for index, pattern in enumerate(_patterns(getattr(loaded.settings, setting))):
         full = str(shipped_folder() / pattern.removeprefix(SHIPPED)) if pattern.startswith(SHIPPED) else ""
@@ -33,9 +33,7 @@ def matching(loaded: Loaded, setting: str) -> list[Path]:
         if not paths and not glob.has_magic(full):
             problems.append(loaded.document.problem((setting, index), f"{setting}: no such file: {full}"))
         found.update((Path(p), None) for p in paths if Path(p).is_file())
-    if problems:
-        raise ConfigError(problems)
-    return list(found)
+    return list(found), problems
 
 
 def _patterns(value: Iterable[str]) -> Iterable[str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sidecar.alerting.loader import load_rules
-from sidecar.alerting.overrides import apply_overrides, load_overrides
+from sidecar.alerting.loader import LoadedRules, load_rules
+from sidecar.alerting.overrides import Override, apply_overrides, load_overrides
 from sidecar.alerting.rules import RuleGroup
 from sidecar.app import collecting
 from sidecar.app.files import matching
@@ -62,7 +62,6 @@ def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
     problems of all of them.
     """
     gather = _Gathering()
-    collectors: Mapping[str, CollectorSettings] = gather.run(lambda: collecting.check(loaded, registry), {})
     settings = loaded.settings
     warnings: list[Problem] = []
     contents: list[str] = [loaded.hash]
@@ -73,24 +72,30 @@ def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
         return document
 
     def documents(setting: str) -> list[Document]:
-        paths: list[Path] = gather.run(lambda: matching(loaded, setting), [])
+        paths, problems = matching(loaded, setting)
+        gather.problems += problems
         found = [gather.run(lambda path=path: read(path), None) for path in paths]  # type: ignore[misc]
         return [d for d in found if d is not None]
 
-    rule_documents, response_documents = documents("rules"), documents("responses")
-    groups: tuple[RuleGroup, ...] = ()
-    rules = gather.run(lambda: load_rules(rule_documents), None)
-    if rules is not None:
-        groups = rules.groups
-        warnings += rules.warnings
-    if settings.overrides is not None and rules is not None:
+    rule_documents = documents("rules")
+    rules = gather.run(lambda: load_rules(rule_documents), LoadedRules(()))
+    groups = rules.groups
+    warnings += rules.warnings
+    # Where a rule file is wrong, that its alerts are missing elsewhere is no mistake of those who name them.
+    whole = not gather.problems
+    if settings.overrides is not None:
         shipped, override_path = groups, loaded.path(settings.overrides)
-        groups = gather.run(lambda: apply_overrides(shipped, load_overrides(read(override_path), shipped)), groups)
+        overrides: tuple[Override, ...] = gather.run(
+            lambda: load_overrides(read(override_path), shipped if whole else None), ()
+        )
+        groups = apply_overrides(shipped, overrides)
     caps: Mapping[str, Mode] = {}
     if settings.caps is not None:
         cap_path = loaded.path(settings.caps)
         caps = gather.run(lambda: load_caps(read(cap_path), registry.remediations), {})
-    known = frozenset(rule.name for group in groups for rule in group.rules if rule.is_alert)
+    known = frozenset(rule.name for group in groups for rule in group.rules if rule.is_alert) if whole else None
+    collectors: Mapping[str, CollectorSettings] = gather.run(lambda: collecting.check(loaded, registry), {})
+    response_documents = documents("responses")
     responses: list[Response] = []
     names: dict[str, str] = {}
     for document in response_documents:

@@ -202,7 +202,7 @@ class Sidecar:
         self.manager.adjust(**_surroundings(loaded.settings))
         self.manager.replace(rulebook.groups, *self._queries(rulebook))
         if collectors is not None:
-            self.collectors.end(now)
+            self.collectors.end(max(now, self._newest_ms + 1))  # a tick may be stamped a little ahead of the clock
             self.collectors.close(timeout_s=0)
             self.collectors = collectors
         old, self.notifier = self.notifier, notifier
