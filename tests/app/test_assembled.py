@@ -1,0 +1,242 @@
+"""The sidecar assembled: its own metrics, parts that fail, reloads that are taken whole or not at all."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from sidecar.app.rulebook import load_rulebook
+from sidecar.app.selfmetrics import METRICS
+from sidecar.app.sidecar import Sidecar
+from sidecar.clock import FakeClock
+from sidecar.errors import ConfigError, StateError
+from sidecar.hooks import CollectorSettings
+from sidecar.model import Availability, MetricInfo, Sample, Status
+from sidecar.plugins import COLLECTORS, Registry
+
+
+class Thermometer:
+    """A collector that reports how often it may be read, so that its settings can be seen on the page."""
+
+    name = "thermometer"
+    settings = CollectorSettings
+    metrics = (MetricInfo("spikewatch_room_interval_seconds", "gauge", "seconds", "How often it is read."),)
+
+    def __init__(self, settings):
+        self.seconds = settings.interval / 1000
+
+    def probe(self):
+        return Status(Availability.AVAILABLE)
+
+    def sample(self, now_ms):
+        yield Sample("spikewatch_room_interval_seconds", (), self.seconds)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def sidecar(folder, request):
+    """A whole sidecar without listeners, on a loop of its own: `sidecar.run(coroutine)`."""
+    registry = Registry()
+    registry.discover()
+    registry.register(COLLECTORS, Thermometer)
+    loaded = folder.loaded()
+    lines = []
+    made = Sidecar(
+        folder.path / "spikewatch.yaml",
+        loaded,
+        load_rulebook(loaded, registry),
+        registry,
+        FakeClock(1_000_000),
+        environ={},
+        write_line=lines.append,
+    )
+    with asyncio.Runner() as runner:
+        made.run = runner.run
+        runner.run(made.start())
+        yield made
+        runner.run(made.stop())
+
+
+def tick(sidecar, times=1):
+    for _ in range(times):
+        sidecar.clock.advance(1000)
+        sidecar.tick()
+        assert sidecar.collectors.settle(10)
+
+
+def page(sidecar):
+    """Name and labels → value."""
+    lines = sidecar.exposition.page()[0].decode().splitlines()
+    return {series: float(v) for series, _, v in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+# --- own metrics ----------------------------------------------------------------------------------------------------
+
+
+def test_every_metric_of_its_own_is_described_and_every_description_has_its_metric(sidecar):
+    tick(sidecar)
+    sidecar.vitals.failed("alerting")
+    samples = list(sidecar.samples())
+    described = {info.name: info for info in METRICS}
+    assert {s.metric for s in samples} == set(described)
+    for sample in samples:
+        assert {name for name, _ in sample.labels} == set(described[sample.metric].labels)
+
+
+def test_nothing_on_the_page_is_missing_in_the_catalogue(sidecar):
+    tick(sidecar, 3)
+    text = sidecar.exposition.page()[0].decode()
+    assert " unknown\n" not in text
+    assert " untyped\n" not in text
+    names = {series.partition("{")[0] for series in page(sidecar)}
+    known = {info.name for info in sidecar.catalogue()}
+    assert {n.replace("spikewatch_alerts", "ALERTS") for n in names} - known <= {"ALERTS"}
+
+
+def test_ticks_and_evaluations_are_counted(sidecar):
+    tick(sidecar, 3)
+    seen = page(sidecar)
+    assert seen["spikewatch_ticks_total"] == 3
+    assert seen["spikewatch_rule_evaluations_total"] == 4  # two rules, which the first tick only puts on their clock
+    assert seen["spikewatch_config_last_reload_successful"] == 1
+
+
+# --- parts that fail ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["channel", "collectors", "manager", "responder"])
+def test_a_part_that_fails_is_counted_and_the_others_have_their_turn(sidecar, monkeypatch, part):
+    names = {"channel": "trainer", "collectors": "collectors", "manager": "alerting", "responder": "responses"}
+
+    def broken(now_ms):
+        raise ZeroDivisionError
+
+    turns = []
+    for name in names:
+        own = getattr(sidecar, name)
+        real = own.tick
+        monkeypatch.setattr(
+            own, "tick", broken if name == part else lambda now, n=name, tick=real: (turns.append(n), tick(now))[1]
+        )
+    tick(sidecar, 2)
+    assert turns == [name for name in names if name != part] * 2
+    assert page(sidecar)[f'spikewatch_tick_errors_total{{part="{names[part]}"}}'] == 2
+
+
+def test_a_journal_that_cannot_be_written_does_not_stop_the_alerts(sidecar, monkeypatch):
+    def refuse(now_ms):
+        raise StateError("the disk is full")
+
+    monkeypatch.setattr(sidecar.responder, "tick", refuse)
+    tick(sidecar, 2)
+    seen = page(sidecar)
+    assert seen["spikewatch_rule_evaluations_total"] == 2
+    assert seen['spikewatch_tick_errors_total{part="responses"}'] == 2
+
+
+# --- reload ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_with_a_problem_anywhere_keeps_all_that_runs(sidecar, folder):
+    tick(sidecar)
+    before = (sidecar.rulebook, sidecar.notifier, sidecar.collectors, sidecar.responder.exprs())
+    for spoil in (
+        lambda: folder.write("one.rules.yaml", {"groups": [{"name": "g", "rules": [{"alert": "A", "expr": "("}]}]}),
+        lambda: folder.write("responses.yaml", {"responses": [{"name": "x"}]}),
+        lambda: folder.config(collectors={"thermometer": {"interval": "soon"}}),
+        lambda: folder.config(alertmanagers=[{"url": "https://a", "tls": {"ca_file": "missing.pem"}}]),
+    ):
+        spoil()
+        with pytest.raises(ConfigError):
+            sidecar.run(sidecar.reload())
+        assert (sidecar.rulebook, sidecar.notifier, sidecar.collectors, sidecar.responder.exprs()) == before
+        assert page(sidecar)["spikewatch_config_last_reload_successful"] == 0
+    tick(sidecar)
+    assert page(sidecar)["spikewatch_rule_evaluations_total"] == 2
+
+
+def test_a_bug_while_loading_counts_as_a_refused_reload(sidecar, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("sidecar.app.sidecar.load_rulebook", broken)
+    with pytest.raises(ZeroDivisionError):
+        sidecar.run(sidecar.reload())
+    assert page(sidecar)["spikewatch_config_last_reload_successful"] == 0
+
+
+def test_a_good_reload_after_a_bad_one_counts_as_good_and_changes_the_hash(sidecar, folder):
+    before = page(sidecar)["spikewatch_config_hash"]
+    good = (folder.path / "one.rules.yaml").read_text()
+    folder.write("one.rules.yaml", "groups: [")
+    with pytest.raises(ConfigError):
+        sidecar.run(sidecar.reload())
+    folder.write("one.rules.yaml", good + "\n\n")
+    sidecar.run(sidecar.reload())
+    after = page(sidecar)
+    assert after["spikewatch_config_last_reload_successful"] == 1
+    assert after["spikewatch_config_hash"] != before
+
+
+def test_a_reload_that_the_journal_cannot_note_is_taken_whole_all_the_same(sidecar, folder, monkeypatch):
+    def refuse(responses, caps, now_ms):
+        raise StateError("the disk is full")
+
+    monkeypatch.setattr(sidecar.responder, "replace", refuse)
+    folder.write("one.rules.yaml", {"groups": []})
+    sidecar.run(sidecar.reload())
+    tick(sidecar)
+    assert page(sidecar)["spikewatch_rule_evaluations_total"] == 0
+    assert page(sidecar)['spikewatch_tick_errors_total{part="responses"}'] == 1
+
+
+def test_collectors_follow_a_reload(sidecar, folder):
+    tick(sidecar, 2)
+    assert page(sidecar)["spikewatch_room_interval_seconds"] == 1
+    folder.config(collectors={"process": {"enabled": False}, "thermometer": {"interval": "2s"}})
+    sidecar.run(sidecar.reload())
+    tick(sidecar, 4)
+    assert page(sidecar)["spikewatch_room_interval_seconds"] == 2
+    folder.config(collectors={"process": {"enabled": False}, "thermometer": {"enabled": False}})
+    sidecar.run(sidecar.reload())
+    tick(sidecar)
+    left = page(sidecar)
+    assert "spikewatch_room_interval_seconds" not in left
+    assert not [series for series in left if 'collector="thermometer"' in series]
+
+
+def test_a_reload_without_a_change_leaves_the_collectors_alone(sidecar):
+    before = sidecar.collectors
+    sidecar.run(sidecar.reload())
+    assert sidecar.collectors is before
+
+
+def test_external_labels_and_resend_delay_follow_a_reload(sidecar, folder):
+    folder.write("one.rules.yaml", {"groups": [{"name": "g", "rules": [{"alert": "On", "expr": "vector(1)"}]}]})
+    folder.config(external_labels={"cluster": "eu"}, resend_delay="2s")
+    sidecar.run(sidecar.reload())
+    sent = []
+    for _ in range(6):
+        tick(sidecar)
+        sent.append([dict(n.labels).get("cluster") for n in sidecar.manager.sendable()])
+    assert [cluster for notes in sent for cluster in notes] == ["eu"] * 2  # at once, and after the delay
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_after_stop_the_journal_says_so_and_the_database_is_closed(sidecar):
+    tick(sidecar)
+    path = sidecar.db.path
+    sidecar.run(sidecar.stop())
+    with pytest.raises(sqlite3.ProgrammingError):
+        sidecar.db.connection.execute("SELECT 1")
+    connection = sqlite3.connect(path)
+    assert (
+        connection.execute("SELECT data FROM journal ORDER BY id DESC LIMIT 1")
+        .fetchone()[0]
+        .startswith('{"event":"interrupted"')
+    )
+    connection.close()
