@@ -5,26 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
+from sidecar.api import prometheus_json
+from sidecar.errors import RequestError
 from sidecar.model import Alert, AlertState
-from sidecar.outputs.timestamps import rfc3339
 
 # Prometheus names the kind of an error beside the HTTP status.
 _TYPES = {400: "bad_data", 404: "not_found", 405: "bad_data", 422: "execution", 500: "internal", 503: "unavailable"}
 
 
-def success(data: object) -> JSONResponse:
+def success(data: object) -> Response:
     """`{"status": "success", "data": …}`"""
-    return JSONResponse({"status": "success", "data": data})
+    return _json(prometheus_json.document({"status": "success", "data": data}).encode())
 
 
 def failure(
     status: int, message: str, *, headers: Mapping[str, str] | None = None, details: Mapping[str, object] | None = None
-) -> JSONResponse:
+) -> Response:
     """`{"status": "error", "errorType": …, "error": message}`; `details` are further keys."""
-    body = {"status": "error", "errorType": _TYPES.get(status, "bad_data"), "error": message, **(details or {})}
-    return JSONResponse(body, status, headers=dict(headers or {}))
+    return _json(prometheus_json.error(_TYPES.get(status, "bad_data"), message, details), status, headers)
+
+
+def refused(error: RequestError) -> Response:
+    """The same, of an error that knows its status."""
+    return _json(prometheus_json.error(error.kind, str(error)), error.status)
+
+
+def _json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(body, status, headers=dict(headers or {}), media_type="application/json")
 
 
 def alert(one: Alert) -> Mapping[str, object]:
@@ -35,7 +44,7 @@ def alert(one: Alert) -> Mapping[str, object]:
         "labels": dict(one.labels),
         "annotations": dict(one.annotations),
         "state": one.state.value,
-        "activeAt": rfc3339(one.active_at_ms),
+        "activeAt": prometheus_json.moment(one.active_at_ms),
         "value": number(one.value),
     }
 

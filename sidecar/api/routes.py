@@ -12,17 +12,18 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sidecar.api.guard import refusal
+from sidecar.api.parameters import MAX_BODY
+from sidecar.api.prometheus import PrometheusApi
 from sidecar.api.replies import alert, failure, success
 from sidecar.api.services import Services
 from sidecar.errors import ConfigError
 
-MAX_TARGET = 2048  # bytes of path and query
-MAX_BODY = 64 << 10  # nothing we take is larger
+MAX_TARGET = 8192  # bytes of path and query
 _JOURNAL_DEFAULT, _JOURNAL_MAX = 100, 10_000
 
 _log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def full(services: Services) -> ASGIApp:
             *_public(site),
             _route("/-/reload", site.reload, "POST"),
             _route("/api/v1/alerts", site.alerts),
-            _route("/api/v1/status/buildinfo", site.build),
+            *(_route(path, answer, *methods) for path, answer, methods in PrometheusApi(services).endpoints()),
             _route("/api/v1/experiments", site.experiments),
             _route("/api/v1/journal", site.journal),
             _route("/api/v1/responses/{episode}/{response}/approve", site.approve, "POST"),
@@ -57,7 +58,7 @@ def _public(site: _Site) -> list[Route]:
     ]
 
 
-def _route(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+def _route(path: str, endpoint: Callable[[Request], Awaitable[Response]], *methods: str) -> Route:
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
@@ -66,7 +67,7 @@ def _route(path: str, endpoint: Callable[[Request], Awaitable[Response]], method
             _log.exception("%s %s failed", request.method, request.url.path)
             return failure(500, f"{type(e).__name__} while answering; the log has the details")
 
-    return Route(path, answer, methods=[method])
+    return Route(path, answer, methods=methods or ("GET",))
 
 
 def _app(routes: list[Route]) -> ASGIApp:
@@ -119,9 +120,6 @@ class _Site:
     async def alerts(self, request: Request) -> Response:
         return success({"alerts": [alert(one) for one in self._services.alerts()]})
 
-    async def build(self, request: Request) -> Response:
-        return success(dict(self._services.build))
-
     async def experiments(self, request: Request) -> Response:
         return success({"experiments": list(self._services.experiments())})
 
@@ -151,7 +149,7 @@ class _Limits:
         await (refused or self._app)(scope, receive, send)
 
 
-def _too_large(scope: dict[str, Any] | Scope) -> JSONResponse | None:
+def _too_large(scope: dict[str, Any] | Scope) -> Response | None:
     if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
         return failure(414, f"the address is longer than {MAX_TARGET} bytes", headers={"Connection": "close"})
     for name, value in scope["headers"]:

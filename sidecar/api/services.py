@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sidecar.alerting.group import GroupStatus
+from sidecar.api.queries import Bounds
 from sidecar.errors import Problem
-from sidecar.model import JSON, Alert
+from sidecar.model import JSON, Alert, MetricInfo
+from sidecar.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,16 @@ class Refusal:
 
     kind: Literal["unknown", "conflict"]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What can be queried: the store, the time that is "now" in it, and how long a step between two evaluations is."""
+
+    store: Store = field(default_factory=Store)
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    interval_ms: Callable[[], int] = lambda: 1000
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 def _nothing() -> Sequence[JSON]:
@@ -38,5 +52,8 @@ class Services:
     experiments: Callable[[], Sequence[JSON]] = _nothing
     journal: Callable[[int], Sequence[JSON]] = lambda limit: ()  # the newest `limit` entries
     approve: Callable[[str, str], Refusal | None] = _nothing_to_approve  # (episode, response)
+    rules: Callable[[], Sequence[GroupStatus]] = lambda: ()
+    catalogue: Callable[[], Iterable[MetricInfo]] = lambda: ()
+    data: Data = field(default_factory=Data)
     build: Mapping[str, str] = field(default_factory=dict)
     token_file: Path | None = None  # who may POST; None: only this machine

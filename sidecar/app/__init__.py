@@ -12,7 +12,7 @@ from pathlib import Path
 from sidecar import __version__
 from sidecar.api.routes import full, metrics_only
 from sidecar.api.server import Server
-from sidecar.api.services import Refusal, Services
+from sidecar.api.services import Data, Refusal, Services
 from sidecar.app import records
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.sidecar import Sidecar
@@ -22,6 +22,8 @@ from sidecar.errors import ConfigError, Problem, StateError
 from sidecar.plugins import Registry
 from sidecar.responses.response import Policy
 from sidecar.settings import load
+
+_UNKNOWN = ("revision", "branch", "buildUser", "buildDate", "goVersion")  # what Prometheus says of its build, too
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +69,14 @@ def services(sidecar: Sidecar, reload: Reload) -> Services:
         experiments=lambda: [records.experiment(x) for x in sidecar.responder.experiments()],
         journal=lambda limit: records.newest_entries(sidecar.journal, limit),
         approve=approve,
-        build={"version": __version__, "application": "spikewatch"},
+        rules=lambda: sidecar.manager.rules(),
+        catalogue=sidecar.catalogue,
+        data=Data(
+            sidecar.store,
+            sidecar.clock.now_ms,
+            lambda: sidecar.rulebook.loaded.settings.evaluation_interval,
+        ),
+        build={"version": __version__, "application": "spikewatch", **dict.fromkeys(_UNKNOWN, "")},
         token_file=sidecar.rulebook.loaded.path(token) if token else None,
     )
 

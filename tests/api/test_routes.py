@@ -66,7 +66,7 @@ def test_alerts_are_listed_as_prometheus_lists_them(serve):
                     "labels": {"alertname": "Starved", "severity": "warning"},
                     "annotations": {"summary": "slow"},
                     "state": "firing",
-                    "activeAt": "2023-11-14T22:13:20.500Z",
+                    "activeAt": "2023-11-14T22:13:20.5Z",
                     "value": "5.8e-01",
                 }
             ]
