@@ -12,6 +12,7 @@ from sidecar.promql.functions import NATIVE_HISTOGRAM, RANGE_FUNCTIONS
 from sidecar.promql.histogram import OfHistograms
 from sidecar.promql.incremental.finish import USES
 from sidecar.promql.incremental.sliding import SlidingInstant, SlidingRange, Windows
+from sidecar.promql.incremental.steps import RememberedSteps, lead_ms
 from sidecar.promql.labelfuncs import Relabelled, joiner, replacer
 from sidecar.promql.operator import Context, Operator
 from sidecar.promql.plan import (
@@ -28,11 +29,12 @@ from sidecar.promql.plan import (
     Subquery,
     Text,
     kind,
+    walk,
 )
 from sidecar.promql.ranked import CountValues, Ranked
 from sidecar.promql.select import Instant, OverRange
 from sidecar.promql.selection import Selection
-from sidecar.promql.subquery import OverSubquery
+from sidecar.promql.subquery import EvaluatedSteps, OverSubquery, Steps
 from sidecar.store.cells import F64
 
 Face = Literal["naive", "incremental"]
@@ -117,8 +119,15 @@ class Binder:
         else:
             inner = self.operator(ranges[0].expr)
             name = "present_over_time" if node.name == "absent_over_time" else node.name
-            over = OverSubquery(self._context, name, ranges[0], inner, parameter)
+            over = OverSubquery(self._context, name, ranges[0], self._steps(ranges[0].expr, inner), parameter)
         return calls.Absent(self._context, over, ranges[0]) if node.name == "absent_over_time" else over
+
+    def _steps(self, expr: Node, inner: Operator) -> Steps:
+        lead = lead_ms(expr)
+        if self._face == "naive" or lead is None:
+            return EvaluatedSteps(self._context, inner)
+        selections = [self.selection(node) for node in walk(expr) if isinstance(node, Selector)]
+        return RememberedSteps(self._context, inner, selections, lead)
 
     def _instant(self, node: Selector, times: bool = False) -> Operator:
         selection = self.selection(node)

@@ -61,13 +61,12 @@ class OverRange(Operator):
         end_ms = moment(self.context, t_ms, selector.offset_ms, selector.at)
         start_ms = end_ms - self._node.range_ms
         function = range_function(self._name, t_ms, parameter_of(inputs))
-        context, store = self.context, self.context.store
-        layout = -1
-        # a series made in a pause may have got the column of one that had ended: then what was read is not to be used
-        while layout != store.layout:
-            frame, layout = self._selection.refresh(), store.layout
-            parts = self._selection.parts
-            results = [over_range(part, start_ms, end_ms, function, context.glance) for part in parts]
+        selection, glance = self._selection, self.context.glance
+        frame = selection.refresh()
+        results = [over_range(part, start_ms, end_ms, function, glance) for part in selection.parts]
+        while any(part.overtaken() for part in selection.parts):  # by series made in a pause
+            frame = selection.refresh()
+            results = [over_range(part, start_ms, end_ms, function, glance) for part in selection.parts]
         if self._name != "last_over_time":
             frame = frame.nameless()
         if not results:

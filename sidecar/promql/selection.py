@@ -35,11 +35,13 @@ class Part:
 
     def follow(self) -> bool:
         """Takes in the columns assigned since the last call; whether anything changed."""
-        assigned = self.block.assigned
-        if self._seen == len(assigned):
+        block = self.block
+        missed = block.assigned_count - self._seen
+        if not missed:
             return False
-        fresh = assigned[self._seen :]
-        self._seen = len(assigned)
+        self._seen = block.assigned_count
+        # oldest news first; who is too far behind looks at every column
+        fresh = list(block.assigned)[-missed:] if missed <= len(block.assigned) else list(range(len(block.labels)))
         columns = self.columns.tolist()
         position = {column: i for i, column in enumerate(columns)}
         changed = False
@@ -64,6 +66,10 @@ class Part:
         self.position = position
         self._whole = columns == list(range(len(columns)))
         return changed
+
+    def overtaken(self) -> bool:
+        """Whether a column has been given to another series since the last `follow`, so that it must not be read."""
+        return any(column in self.position for column in self.block.assigned[self._seen :])
 
     def row(self, slot: int) -> F64:
         """The picked cells of one slot; possibly a view."""

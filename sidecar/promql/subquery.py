@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
 from sidecar.model import Labels
@@ -17,19 +19,42 @@ from sidecar.store.cells import F64, I64
 _STEP = 32  # samples that take as much memory as a step itself does, whatever its result
 
 
+class Steps(Protocol):
+    """Where the values of a subquery's expression come from."""
+
+    def at(self, times: I64) -> list[Vec]:
+        """The value at each of the times, which ascend."""
+        ...
+
+
+class EvaluatedSteps:
+    """Every step evaluated each time it is asked for."""
+
+    def __init__(self, context: Context, inner: Operator) -> None:
+        self._context, self._inner = context, inner
+
+    def at(self, times: I64) -> list[Vec]:
+        values, context = [], self._context
+        held = context.held()
+        for t in times.tolist():
+            values.append(vector(self._inner.at(t)))
+            held += len(values[-1].frame)
+            context.release(held)  # of what the step needed, only its result stays
+            context.glance(0)
+        return values
+
+
 class OverSubquery(Operator):
     """A range function over `expr[range:step]`."""
 
-    def __init__(
-        self, context: Context, name: str, node: Subquery, inner: Operator, parameter: Operator | None
-    ) -> None:
+    def __init__(self, context: Context, name: str, node: Subquery, steps: Steps, parameter: Operator | None) -> None:
         super().__init__(context, () if parameter is None else (parameter,))
-        self._name, self._node, self._inner = name, node, inner
+        self._name, self._node, self._steps = name, node, steps
 
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         held = self.context.held()
         times, start_ms, end_ms = steps_of(self.context, self._node, t_ms)
-        frame, matrix = stacked(self.context, self._inner, times)
+        frame, matrix = stacked(self._steps.at(times))
         self.context.release(held)
         function = range_function(self._name, t_ms, parameter_of(inputs))
         values, mask = over_matrix(matrix, times, start_ms, end_ms, function)
@@ -48,27 +73,23 @@ def steps_of(context: Context, node: Subquery, t_ms: int) -> tuple[I64, int, int
     return np.arange(first, end_ms + 1, step, dtype=np.int64), start_ms, end_ms
 
 
-def stacked(context: Context, inner: Operator, times: I64) -> tuple[Frame, F64]:
-    """The expression's values at each time as rows over all label sets that occur; cells without one are missing."""
-    steps = []
-    held = context.held()
-    for t in times.tolist():
-        steps.append(vector(inner.at(t)))
-        held += len(steps[-1].frame)
-        context.release(held)  # of what the step needed, only its result stays
-        context.glance(0)
-    if steps and all(step.frame is steps[0].frame for step in steps) and not steps[0].frame.has_twins():
-        matrix = np.array([step.values for step in steps])
-        for row, step in zip(matrix, steps, strict=True):
-            if step.mask is not None:
-                row[~step.mask] = cells.MISSING
-        return steps[0].frame, matrix
+def stacked(steps: list[Vec]) -> tuple[Frame, F64]:
+    """The vectors as rows over all label sets that occur; cells without a value are missing.
+
+    Steps mostly share a frame: label sets are looked up once a frame, numbers are copied a row at a time.
+    """
     columns: dict[Labels, int] = {}
-    entries: list[tuple[int, int, float]] = []
-    for i, step in enumerate(steps):
-        for labels, value in step.items():
-            entries.append((i, columns.setdefault(labels, len(columns)), value))
+    places: dict[Frame, I64] = {}
+    for step in steps:
+        if step.frame not in places:
+            found = [columns.setdefault(labels, len(columns)) for labels in step.frame.labels]
+            places[step.frame] = np.array(found, np.int64)
     matrix = cells.empty((len(steps), len(columns)))
-    for i, j, value in entries:
-        matrix[i, j] = value
-    return Frame(tuple(columns)), matrix
+    for row, step in zip(matrix, steps, strict=True):
+        at = places[step.frame]
+        if step.mask is None:
+            row[at] = step.values
+        else:
+            row[at[step.mask]] = step.values[step.mask]
+    frame = steps[0].frame if len(places) == 1 and not steps[0].frame.has_twins() else Frame(tuple(columns))
+    return frame, matrix

@@ -13,7 +13,7 @@ from sidecar.store.cells import F64, I64
 
 _FIRST_SLOTS = 32
 _FIRST_COLUMNS = 4
-_MERGES_KEPT = 4096  # readers further behind than this rebuild from the ring
+_NEWS_KEPT = 4096  # readers further behind than this look at everything again
 _NEVER = -(1 << 62)
 
 
@@ -29,12 +29,13 @@ class Block:
         self.keep_ms, self._max_slots = keep_ms, max_slots
         self.first = self.next = 0
         self.labels: list[Labels | None] = []  # by column, with __name__; None where the column is free
-        self.assigned: list[int] = []  # columns in the order they were given a series: readers follow this list
+        self.assigned: deque[int] = deque(maxlen=_NEWS_KEPT)  # columns in the order they were given a series
+        self.assigned_count = 0  # so many ever; readers follow by this number
         self.data: F64 = cells.empty((_FIRST_SLOTS, _FIRST_COLUMNS))
         self.times: I64 = np.zeros(_FIRST_SLOTS, np.int64)
         self.newest_ms = _NEVER
         self.version = 0  # counts what readers have to look at again
-        self.merges: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MERGES_KEPT)  # (slot, columns) added later
+        self.merges: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_NEWS_KEPT)  # (slot, columns) added later
         self.merge_count = 0
         self.crowded_out = 0  # slots dropped before their time because the ring is as long as it may be
         self._last_ms: I64 = np.full(_FIRST_COLUMNS, _NEVER, np.int64)
@@ -69,6 +70,7 @@ class Block:
                 self._columns[identity] = column
         self._last_ms[column] = self.newest_ms
         self.assigned.append(column)
+        self.assigned_count += 1
         self.version += 1
         return identity
 
@@ -77,18 +79,28 @@ class Block:
         """Whether the next series needs a wider ring."""
         return not self._free and len(self.labels) == self.data.shape[1]
 
-    def collect(self) -> list[Labels]:
-        """Frees the columns whose series ended and left the time the ring keeps; returns their labels."""
-        horizon = self.newest_ms - self.keep_ms
+    def collect(self, now_ms: int) -> list[Labels]:
+        """Frees the columns whose series ended before what the ring keeps at `now_ms`; returns their labels.
+
+        When no series is left, so is the ring.
+        """
         gone = []
         for column in sorted(self._ended):
             labels = self.labels[column]
-            if labels is not None and self._last_ms[column] <= horizon:
+            if labels is not None and self._last_ms[column] <= now_ms - self.keep_ms:
                 self.labels[column] = None
                 self._free.append(column)
                 gone.append(labels)
         self._ended.difference_update(self._free)
+        if gone and self.idle:
+            self.first = self.next
+            self.data, self.times = cells.empty((_FIRST_SLOTS, self.data.shape[1])), np.zeros(_FIRST_SLOTS, np.int64)
         return gone
+
+    @property
+    def idle(self) -> bool:
+        """Whether no column holds a series."""
+        return len(self._free) == len(self.labels)
 
     def _widen(self) -> None:
         width = self.data.shape[1]
@@ -167,7 +179,7 @@ class Block:
         # as many slots as the time to keep takes at the pace seen so far, and a quarter more at least
         wanted = self.keep_ms * old // max(t_ms - oldest, 1) + 16
         size = min(max(wanted, old + old // 4), self._max_slots)
-        if self.next <= _FIRST_SLOTS:
+        if old == _FIRST_SLOTS:
             size = min(size, 4 * old)  # the pace of the first few slots is a poor guide
         slots = np.arange(self.first, self.next)
         data, times = cells.empty((size, self.data.shape[1])), np.zeros(size, np.int64)

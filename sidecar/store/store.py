@@ -47,11 +47,11 @@ class Store:
         self._by_metric: dict[str, list[Block]] = {}
         self._by_producer: dict[tuple[str, str], Block] = {}
         self._index: dict[str, dict[Labels, Handle]] = {}
-        self._interned: dict[Labels, Labels] = {}
         self._spans: dict[str, int] = {}
         self._series = 0
         self._samples = self._out_of_order = self._duplicates = self._unknown = 0
         self._refused = self._reused = 0
+        self._newest_ms = -(1 << 62)
         self.version = 0  # counts writes of any kind
         self.layout = 0  # counts series made
 
@@ -64,12 +64,12 @@ class Store:
         series was ended with `STALE` ask again before writing to it, for its place may since belong to another.
         """
         key = labels_of({**labels, "__name__": metric})
-        known = self._index.setdefault(metric, {})
+        known = self._index.get(metric, {})
         handle = known.get(key)
         if handle is not None:
             return handle
         block = self._by_producer.get((metric, producer))
-        if self._series >= self._max_series or len(known) >= self._max_per_metric or (block and block.full):
+        if self._series >= self._max_series or len(known) >= self._max_per_metric or block is None or block.full:
             self._collect(metric)
         if self._series >= self._max_series:
             for other in list(self._by_metric):
@@ -77,10 +77,10 @@ class Store:
         if self._series >= self._max_series or len(known) >= self._max_per_metric:
             self._refused += 1
             return None
-        if block is None:
-            block = self._new_block(metric, producer)
-        key = self._interned.setdefault(key, key)
-        handle = known[key] = Handle(block.index, block.add_column(key))
+        # looked up again: its producer may have left it to another
+        block = self._by_producer.get((metric, producer)) or self._new_block(metric, producer)
+        handle = Handle(block.index, block.add_column(key))
+        self._index.setdefault(metric, {})[key] = handle
         self._series += 1
         self.version += 1
         self.layout += 1
@@ -92,6 +92,7 @@ class Store:
         A second push with the same time adds the columns not set yet.
         """
         late, duplicates, unknown = self._blocks[block].push(t_ms, values)
+        self._newest_ms = max(self._newest_ms, t_ms)
         self._out_of_order += late
         self._duplicates += duplicates
         self._unknown += unknown
@@ -111,17 +112,23 @@ class Store:
         return max(self._min_keep_ms, self._spans.get(metric, 0), self._spans.get("", 0)) + _SLACK_MS
 
     def _new_block(self, metric: str, producer: str) -> Block:
-        block = Block(len(self._blocks), metric, producer, self._keep(metric), self._max_slots)
-        self._blocks.append(block)
+        """A block for a producer: one that its former producer left behind, or a new one."""
+        for block in self._by_metric.get(metric, ()):
+            if block.idle:
+                del self._by_producer[metric, block.producer]
+                block.producer = producer
+                break
+        else:
+            block = Block(len(self._blocks), metric, producer, self._keep(metric), self._max_slots)
+            self._blocks.append(block)
+            self._by_metric.setdefault(metric, []).append(block)
         self._by_producer[metric, producer] = block
-        self._by_metric.setdefault(metric, []).append(block)
         return block
 
     def _collect(self, metric: str) -> None:
         for block in self._by_metric.get(metric, ()):
-            for labels in block.collect():
+            for labels in block.collect(self._newest_ms):
                 del self._index[metric][labels]
-                self._interned.pop(labels, None)
                 self._series -= 1
                 self._reused += 1
 
@@ -129,7 +136,7 @@ class Store:
 
     def metrics(self) -> list[str]:
         """The names of all metrics that have a series, in order of first sight."""
-        return list(self._by_metric)
+        return [name for name in self._by_metric if self._index.get(name)]
 
     def blocks(self, metric: str) -> list[Block]:
         """The blocks of a metric, one a producer, oldest first."""

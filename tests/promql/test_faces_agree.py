@@ -19,6 +19,11 @@ FUNCTIONS = (
 ).split()
 WINDOWS = ("3s", "20s", "60s")
 CALLS = [f"{name}(m[%s])" for name in FUNCTIONS] + ["quantile_over_time(0.7, m[%s])", "predict_linear(m[%s], 30)"]
+CALLS += [
+    "stddev_over_time((m * 2)[%s:1s])",
+    "sum_over_time(max_over_time(m[5s])[%s:2s])",
+    "last_over_time(m[%s:700ms])",
+]
 
 plain = st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, 7.0, 100.0])
 walk = st.integers(-1000, 1000).map(lambda n: n / 8)
