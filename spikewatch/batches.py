@@ -22,20 +22,6 @@ def measure(batch: Any) -> tuple[int | None, int | None]:
     return (lengths.pop() if len(lengths) == 1 else None), sum(tensor.nbytes for tensor in tensors)
 
 
-def nbytes(batch: Any) -> int | None:
-    """As `measure`, the bytes alone. Quick for what nearly every loader gives: a list or tuple of tensors."""
-    torch = sys.modules.get("torch")
-    if torch is not None and type(batch) in (list, tuple) and 0 < len(batch) <= MAX_LEAVES:
-        tensor, size = torch.Tensor, 0
-        for item in batch:
-            if type(item) is not tensor:
-                break
-            size += item.nbytes
-        else:
-            return size
-    return measure(batch)[1]
-
-
 def _tensors(batch: Any) -> list[Any] | None:
     """Every tensor of a batch; None where there are too many, or too deep."""
     torch = sys.modules.get("torch")
@@ -63,10 +49,11 @@ def _collect(item: Any, tensor: type, leaves: list[Any], depth: int) -> bool:
 class BatchLengths:
     """How many samples the n-th batch of a pass has, where torch's own BatchSampler makes them; else None."""
 
-    __slots__ = ("_full", "_rest", "_size")
+    __slots__ = ("_full", "_rest", "_size", "_tensor")
 
     def __init__(self, loader: Any) -> None:
         self._size: int | None = None
+        self._tensor: Any = None
         data = sys.modules.get("torch.utils.data")
         sampler: Any = getattr(loader, "batch_sampler", None)
         if data is None or type(sampler) is not data.BatchSampler or not isinstance(sampler.batch_size, int):
@@ -75,12 +62,21 @@ class BatchLengths:
             total = len(sampler.sampler)
         except TypeError:
             return
-        self._size = sampler.batch_size
+        self._size, self._tensor = sampler.batch_size, sys.modules["torch"].Tensor
         self._full, self._rest = divmod(total, self._size)
 
     def of(self, number: int, batch: Any) -> tuple[int | None, int | None]:
         """(samples, bytes) of batch `number` of the pass, counted from 0."""
-        if self._size is not None and number < self._full:
-            return self._size, nbytes(batch)
-        length, size = measure(batch)
-        return (self._rest if self._size is not None and number == self._full else length), size
+        if self._size is None or number >= self._full:
+            length, size = measure(batch)
+            return (self._rest if self._size is not None and number == self._full else length), size
+        # nearly every batch there is: a list or tuple of tensors, and how many samples is known
+        if type(batch) in (list, tuple) and 0 < len(batch) <= MAX_LEAVES:
+            tensor, size = self._tensor, 0
+            for item in batch:
+                if type(item) is not tensor:
+                    break
+                size += item.nbytes
+            else:
+                return self._size, size
+        return self._size, measure(batch)[1]

@@ -65,7 +65,10 @@ class LivePass:
             except StopIteration:
                 batch = self._continue()
         finally:
-            self._tuner.wait_ends(began)
+            try:
+                meter.wait_ends(began)
+            except Exception:  # noqa: BLE001  as above
+                meter.errors += 1
         try:
             meter.received(*self._lengths.of(self.given, batch))
         except Exception:  # noqa: BLE001  as above

@@ -14,10 +14,11 @@ _PINNED = 4  # copies that may be under way; a step whose slot is still busy is 
 class Scalar:
     """One number a step. On an accelerator it comes a step or two late."""
 
-    __slots__ = ("_busy", "_free", "value")
+    __slots__ = ("_busy", "_free", "_kind", "value")
 
     def __init__(self) -> None:
         self.value: float = MISSING
+        self._kind: type | None = None  # of the numbers so far: torch's own is not looked up each time
         self._busy: deque[tuple[Any, Any]] = deque()  # (event, pinned tensor), oldest first
         self._free: list[tuple[Any, Any]] | None = None
 
@@ -30,21 +31,23 @@ class Scalar:
         if number is None:
             return self._arrived()
         if isinstance(number, (int, float)):
-            return self._known(float(number))
-        torch = sys.modules.get("torch")
-        if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter) or number.numel() != 1:
-            return []  # a DTensor, say, could make .item() a collective
+            self.value = float(number)
+            return [self.value]
+        if type(number) is not self._kind:
+            torch = sys.modules.get("torch")
+            if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter):
+                return []  # a DTensor, say, could make .item() a collective
+            self._kind = type(number)
+        if number.numel() != 1:
+            return []
         if number.is_cpu:  # a tenth of the time that asking its device takes
-            return self._known(number.item())
+            self.value = number.item()
+            return [self.value]
         if number.is_cuda:
             arrived = self._arrived()
-            self._start(torch, number)
+            self._start(sys.modules["torch"], number)
             return arrived
         return []
-
-    def _known(self, value: float) -> list[float]:
-        self.value = value
-        return [value]
 
     def _start(self, torch: Any, number: Any) -> None:
         if self._free is None:
