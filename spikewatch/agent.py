@@ -66,11 +66,12 @@ class Agent:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout: float = 1.0) -> None:
-        """Publishes the last totals, says goodbye by closing, and ends the thread."""
+    def stop(self, timeout: float = 1.0) -> bool:
+        """Publishes the last totals, says goodbye by closing, and ends the thread. Whether it has ended in time."""
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def forked(self) -> None:
         """In the child of a fork: lets go of the connection. A loader worker that held it would keep it open, and with

@@ -133,9 +133,10 @@ class Run:
             return
         try:
             parts.ledger.give_up(parts.meter.steps)
-            parts.agent.stop()
             if parts.tuner is not None:
                 parts.tuner.taken = False
+            if parts.agent.stop():
+                parts.ring.close()
         except Exception:  # noqa: BLE001  as in step
             parts.meter.errors += 1
 

@@ -1,5 +1,7 @@
 """How often a step leaves a record in the ring, and how large batches are said to be on the quick way there."""
 
+import os
+
 import pytest
 
 import spikewatch
@@ -44,6 +46,14 @@ def test_after_a_pause_the_next_step_leaves_a_record_at_once(clocked):
     for _ in range(3 * BURST):
         before = clocked(1000)
     assert clocked(PUBLISH_EVERY) == before + 1
+
+
+def test_runs_that_were_closed_hold_no_descriptor():
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with spikewatch.attach() as run:
+            run.step()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.torch
