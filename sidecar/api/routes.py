@@ -21,6 +21,7 @@ from sidecar.api.parameters import MAX_BODY
 from sidecar.api.prometheus import PrometheusApi
 from sidecar.api.replies import alert, failure, success
 from sidecar.api.services import Services
+from sidecar.api.turns import Turns
 from sidecar.errors import ConfigError
 
 MAX_TARGET = 8192  # bytes of path and query
@@ -29,15 +30,15 @@ _JOURNAL_DEFAULT, _JOURNAL_MAX = 100, 10_000
 _log = logging.getLogger(__name__)
 
 
-def full(services: Services) -> ASGIApp:
-    """The whole API."""
+def full(services: Services, turns: Turns | None = None) -> ASGIApp:
+    """The whole API. `turns` is how queries share the event loop's thread with everything else."""
     site = _Site(services)
     return _app(
         [
             *_public(site),
             _route("/-/reload", site.reload, "POST"),
             _route("/api/v1/alerts", site.alerts),
-            *(_route(path, answer, *methods) for path, answer, methods in PrometheusApi(services).endpoints()),
+            *(_route(path, answer, *methods) for path, answer, methods in PrometheusApi(services, turns).endpoints()),
             _route("/api/v1/experiments", site.experiments),
             _route("/api/v1/journal", site.journal),
             _route("/api/v1/responses/{episode}/{response}/approve", site.approve, "POST"),

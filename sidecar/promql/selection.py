@@ -35,13 +35,10 @@ class Part:
 
     def follow(self) -> bool:
         """Takes in the columns assigned since the last call; whether anything changed."""
-        block = self.block
-        missed = block.assigned_count - self._seen
-        if not missed:
+        fresh = self._fresh()
+        if not fresh:
             return False
-        self._seen = block.assigned_count
-        # oldest news first; who is too far behind looks at every column
-        fresh = list(block.assigned)[-missed:] if missed <= len(block.assigned) else list(range(len(block.labels)))
+        self._seen = self.block.assigned_count
         columns = self.columns.tolist()
         position = {column: i for i, column in enumerate(columns)}
         changed = False
@@ -69,7 +66,15 @@ class Part:
 
     def overtaken(self) -> bool:
         """Whether a column has been given to another series since the last `follow`, so that it must not be read."""
-        return any(column in self.position for column in self.block.assigned[self._seen :])
+        return any(column in self.position for column in self._fresh())
+
+    def _fresh(self) -> list[int]:
+        """The columns assigned since the last `follow`, oldest first; all columns for who is too far behind."""
+        block = self.block
+        missed = block.assigned_count - self._seen
+        if not missed:
+            return []
+        return list(block.assigned)[-missed:] if missed <= len(block.assigned) else list(range(len(block.labels)))
 
     def row(self, slot: int) -> F64:
         """The picked cells of one slot; possibly a view."""
