@@ -694,6 +694,18 @@ def test_a_full_disk_stops_new_orders_and_the_trainer_falls_back(world):
     assert world.results() == ["reverted_by_lease"]
 
 
+def test_the_way_back_is_open_even_while_the_disk_is_full(world):
+    world.start()
+    world.fire()
+    world.until_phase("measuring")
+    world.db.connection.execute("PRAGMA query_only=1")
+    world.measure.broken = True
+    world.pass_second()
+    with pytest.raises(StateError):
+        world.responder.tick(world.now)
+    assert world.trainer.values()["workers"] == 2
+
+
 def test_an_order_that_could_not_be_journalled_is_never_sent(world):
     world.start()
     world.fire()
