@@ -10,6 +10,7 @@ import promql_parser as pp
 from sidecar.errors import QueryError
 from sidecar.promql import text
 from sidecar.promql.functions import FUNCTIONS
+from sidecar.promql.misplaced import misplaced
 from sidecar.promql.plan import (
     Aggregate,
     At,
@@ -50,6 +51,8 @@ def parse(expr: str) -> Node:
         return _Reader(expr).node(syntax_tree(expr))
     except RecursionError:
         raise QueryError("nested too deeply", expr) from None
+    except (ValueError, OverflowError):  # the parser keeps times that its Python side cannot show
+        raise QueryError("duration or time out of range", expr) from None
 
 
 def syntax_tree(expr: str) -> Any:
@@ -63,8 +66,12 @@ def syntax_tree(expr: str) -> Any:
     try:
         return pp.parse(text.without_raw_strings(expr))
     except ValueError as e:
-        message = str(e).strip() or "not a PromQL expression"
-        raise QueryError(message, expr, text.locate(expr, message)) from None
+        message = str(e).strip() or "invalid promql query"
+        offset = text.locate(expr, message)
+        if offset < 0 and (found := misplaced(expr)) is not None:
+            offset = found[1]
+            message = found[0] if message == "invalid promql query" else message
+        raise QueryError(message, expr, offset) from None
 
 
 class _Reader:

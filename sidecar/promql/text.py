@@ -86,9 +86,19 @@ def locate(expr: str, message: str) -> int:
     if "unterminated" in message or "unclosed" in message or "unexpected end" in message:
         found = _unclosed(expr)
         return len(expr) if found < 0 and "end" in message else found
+    if match := re.search(r"escape sequence '(.)'", message):
+        return expr.find("\\" + match.group(1))
     if match := re.search(r"unexpected (?:character|right bracket|token)[^'\"`]*['\"`](.)['\"`]", message):
         return expr.find(match.group(1))
-    return -1
+    if match := re.search(r"illegal regex for (.+)$|ParseFloatError\. (\S+)|: ([^:]+)$", message, re.DOTALL):
+        piece = next(group for group in match.groups() if group)
+        if piece in expr:
+            return expr.find(piece)
+    if match := re.search(r"'(\w+)'", message):
+        return first_word(expr, match.group(1))
+    marks = {"@ modifier": "@", "BOOL": "=<>!", "empty matcher": "{", "subquery": "[", "unexpected ','": ","}
+    wanted = next((characters for words, characters in marks.items() if words in message), "")
+    return next((t.offset for t in tokens(expr) if t.text in wanted and t.text), -1) if wanted else -1
 
 
 def first_word(expr: str, word: str) -> int:
