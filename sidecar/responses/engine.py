@@ -148,16 +148,17 @@ class Responder:
         self._commit(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """One look at everything open. Raises StateError when the journal cannot be written; nothing is sent then."""
+        """One look at everything open. Raises StateError when the journal cannot be written; then only the way back
+        is open."""
         if self._stopped:
             return
-        self._journal.commit()  # what a full disk held back comes before anything new
+        blocked = self._journal.pending  # the disk refuses: what is under way goes on or back, nothing new begins
         facts = self._facts()
         for name in list(self._trials):
             self._advance(name, facts, now_ms)
         sights = {name: self._look(name, actuator, facts, now_ms) for name, actuator in self._actuators.items()}
         standing: dict[str, Refusal | None] = {}
-        for episode in self._book.turns(self._policy.per_tick):
+        for episode in () if blocked else self._book.turns(self._policy.per_tick):
             self._consider(episode, sights, standing, now_ms)
         self._commit(now_ms)
 

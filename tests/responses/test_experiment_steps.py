@@ -189,8 +189,13 @@ def test_the_measurement_begins_after_the_settling_time_and_the_step_is_kept():
     ],
 )
 def test_a_new_process_takes_over_in_the_safe_direction(phase, following, verdict, result):
-    x = recovered(experiment(phase), T + 99)
+    x = recovered(experiment(phase, messaged_ms=T + 10**9), T + 99)
     assert (x.phase, x.verdict, x.result, x.since_ms) == (following, verdict, result, T + 99)
+
+
+def test_a_new_process_speaks_at_once_even_where_the_clock_was_set_back():
+    x = recovered(experiment(REVERTING, messaged_ms=T + 10**9), T)
+    assert step(x, seen(APPLIED, after=0), POLICY)[1] == (Send.REVERT,)
 
 
 @pytest.mark.parametrize("phase", list(Phase))

@@ -37,7 +37,8 @@ def test_what_stands_in_the_way(record, expected):
 
 
 def test_no_cooldown_means_none():
-    assert refusal(Record((NOW,), NOW), Limits("job", 0, 4, 3), NOW) is None
+    for ended in (NOW, NOW + HOUR_MS):
+        assert refusal(Record((NOW,), ended), Limits("job", 0, 4, 3), NOW) is None
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from sidecar.errors import ResponseError, StateError
 from sidecar.hooks import Actuator
 from sidecar.model import Change, Knob, Scope, Skip
+from sidecar.responses import matchers
 from sidecar.responses.experiment import Send
 from sidecar.responses.response import Limits, Mode
 
@@ -222,6 +223,16 @@ def test_responses_are_tried_in_order_and_each_at_most_once(world, kit):
     assert world.responder.episodes() == ()
 
 
+def test_a_later_response_is_not_even_observed_while_an_earlier_one_is_on_trial(world, kit):
+    world.responses = [kit.response(), kit.response("watch", mode=Mode.OBSERVE)]
+    world.start()
+    world.fire()
+    world.until_phase("measuring")
+    assert world.decisions() == [("feed", "acted")]
+    world.run(60)
+    assert world.decisions() == [("feed", "acted"), ("watch", "observe")]
+
+
 def test_the_next_responses_baseline_begins_after_the_change_before_it(world, kit):
     world.speed = same
     world.responses = [kit.response("first"), kit.response("second")]
@@ -285,6 +296,7 @@ def test_a_no_is_final(world, kit):
     world.run(60)
     assert world.decisions() == [("feed", "rejected")]
     assert world.trainer.sent == []
+    assert [row["phase"] for row in world.db.connection.execute("SELECT phase FROM experiments")] == ["closed"]
     with pytest.raises(ResponseError, match="nothing does"):
         world.responder.approve(episode.id, "feed", "ada", world.now)
 
@@ -469,6 +481,21 @@ def test_a_response_cools_down_between_episodes(world, kit):
     world.run(50)
     assert [d["reason"] for d in world.kinds("waiting")] == ["thin_baseline", "cooldown"]
     world.run(120)
+    assert world.decisions() == [("feed", "acted"), ("feed", "acted")]
+
+
+def test_no_more_orders_an_hour_than_allowed(world, kit):
+    world.responses = [kit.response(limits=Limits("job", 0, 1, 3))]
+    world.start()
+    subject = world.fire()
+    world.run(60)
+    world.responder.on_events([kit.resolved(subject, world.now)], world.now)
+    world.remediation.plans = Change("trainer", {"workers": 8})
+    world.fire()
+    world.run(60)
+    assert [d["reason"] for d in world.kinds("waiting")] == ["thin_baseline", "per_hour"]
+    world.clock.advance(3_600_000)
+    world.run(60)
     assert world.decisions() == [("feed", "acted"), ("feed", "acted")]
 
 
@@ -704,6 +731,25 @@ def test_the_way_back_is_open_even_while_the_disk_is_full(world):
     with pytest.raises(StateError):
         world.responder.tick(world.now)
     assert world.trainer.values()["workers"] == 2
+
+
+def test_nothing_new_begins_while_the_disk_is_full(world, kit):
+    world.responses = [
+        kit.response(),
+        kit.response("watch", mode=Mode.OBSERVE, matchers=matchers.parse("alertname=Other")),
+    ]
+    world.start()
+    world.db.connection.execute("PRAGMA query_only=1")
+    with pytest.raises(StateError):
+        world.fire(kit.alert("Other"))
+    for _ in range(5):
+        world.pass_second()
+        with pytest.raises(StateError):
+            world.responder.tick(world.now)
+    assert [a.decided for e in world.responder.episodes() for a in e.attempts] == [""]
+    world.db.connection.execute("PRAGMA query_only=0")
+    world.run(2)
+    assert world.decisions() == [("watch", "observe")]
 
 
 def test_an_order_that_could_not_be_journalled_is_never_sent(world):

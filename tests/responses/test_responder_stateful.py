@@ -309,7 +309,7 @@ def test_the_promises_hold_whatever_happens(kit):
     case = machine.TestCase
     # Shrinking takes minutes; the steps of a failure are printed either way.
     case.settings = settings(
-        max_examples=100,
+        max_examples=80,
         stateful_step_count=30,
         deadline=None,
         phases=[Phase.reuse, Phase.generate],
