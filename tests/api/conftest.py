@@ -35,8 +35,11 @@ class Loop:
         self._thread.start()
         self._servers = []
 
+    def submit(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(15)
+        return self.submit(coroutine).result(15)
 
     def start(self, app, **given):
         server = Server(app, "127.0.0.1", 0, **given)
@@ -68,7 +71,9 @@ def serve(loop):
 
     def start(site=routes.full, **given):
         server = loop.start(site(services(**given)))
-        clients.append(httpx.Client(base_url="http://{}:{}".format(*server.address), trust_env=False, timeout=10))
+        clients.append(
+            httpx.Client(base_url="http://{}:{}".format(*server.address), trust_env=False, verify=False, timeout=10)
+        )
         return clients[-1]
 
     yield start
