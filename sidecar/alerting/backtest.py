@@ -129,7 +129,7 @@ def backtest(
     Rules are also evaluated before the start, for as long as they look back, so that recorded series and the time an
     alert has been waiting are there; what fires then counts from the start on. Raises what the source raises.
     """
-    span = reads(groups).span_ms
+    span = reads(groups).span_ms + max((group.query_offset_ms for group in groups), default=0)
     extent = source.extent()
     begin = start_ms - span - max((rule.for_ms for group in groups for rule in group.rules), default=0)
     begin = min(begin if extent is None else max(begin, extent[0]), start_ms)

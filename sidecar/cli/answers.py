@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from sidecar.history.api import Answer, Points
     from sidecar.model import Labels
 
+SPECIAL = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
+"""What Python calls the values that are no numbers, and what Prometheus does."""
+
 _MOST_ROWS = 200
 _BARS, _HEIGHT = 40, 12
 _NARROWEST = 20
+_PIPE = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,19 @@ class Grid:
     step_ms: int
 
 
-def show(answer: Answer, grid: Grid | None = None, console: Console | None = None) -> None:
-    """Prints an answer; with the steps asked for, what is missing among them shows as a gap."""
+def terminal() -> Console:
+    """Where answers are printed. A pipe has no width: then lines are as long as they have to be, within reason."""
     from rich.console import Console
 
-    console = console or Console(highlight=False)
+    found = Console(highlight=False)
+    if not found.is_terminal:
+        found.width = _PIPE
+    return found
+
+
+def show(answer: Answer, grid: Grid | None = None, console: Console | None = None) -> None:
+    """Prints an answer; with the steps asked for, what is missing among them shows as a gap."""
+    console = console or terminal()
     if answer.kind == "string":
         console.print(answer.text, markup=False)
     elif answer.kind == "scalar":
@@ -52,7 +65,9 @@ def show(answer: Answer, grid: Grid | None = None, console: Console | None = Non
 
 
 def number(value: float) -> str:
-    """The shortest text that is this value; whole numbers without a point."""
+    """The shortest text that is this value; whole numbers without a point, the rest as Prometheus writes it."""
+    if not math.isfinite(value):
+        return SPECIAL[repr(value)]
     return str(int(value)) if abs(value) < 1e15 and value == int(value) else repr(value)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sidecar import durations
 from sidecar.alerting.backtest import Firing, Replay, Total
-from sidecar.cli.answers import clock_time
+from sidecar.cli.answers import SPECIAL, clock_time, terminal
 from sidecar.model import JSON, Labels
 from sidecar.outputs.timestamps import rfc3339
 
@@ -84,15 +85,14 @@ def _firing(firing: Firing, replay: Replay) -> JSON:
 
 def number_or_text(value: float) -> float | str:
     """JSON has no NaN and no infinity: those are text, as in Prometheus's API."""
-    return value if value - value == 0 else {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[repr(value)]
+    return value if math.isfinite(value) else SPECIAL[repr(value)]
 
 
 def show(replay: Replay, usd_per_hour: float | None, console: Console | None = None) -> None:
     """To the terminal: one line an alert, then when it fired."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = console or Console(highlight=False)
+    console = console or terminal()
     console.print(
         f"{clock_time(replay.start_ms)} to {clock_time(replay.end_ms)}, "
         f"{replay.samples} samples, {replay.evaluations} evaluations",
@@ -108,7 +108,7 @@ def show(replay: Replay, usd_per_hour: float | None, console: Console | None = N
         table.add_row(total.alert, total.severity, *counts, *spans, *([] if usd is None else [f"{usd:.2f}"]))
     console.print(table)
     for firing in replay.firings[:_MOST_FIRINGS]:
-        console.print(_line(firing, replay), markup=False)
+        console.print(_line(firing, replay), markup=False, soft_wrap=True)
     if len(replay.firings) > _MOST_FIRINGS:
         console.print(f"… and {len(replay.firings) - _MOST_FIRINGS} more: --json gives all", style="dim")
     for broken in replay.broken:

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-import twin_compare
-import twin_rules
-from twin_run import play
+import rival_compare
+import rival_rules
+from rival_run import play
 
 ROOT = Path(__file__).parent.parent.parent
 FACES = ("incremental", "naive")
@@ -33,7 +33,7 @@ def decided(folders, seconds):
     made a difference, there is another.
     """
     for attempt in itertools.count():
-        found = play(folders.mktemp("twin"), seconds, seed=time.time_ns() % 1_000_000)
+        found = play(folders.mktemp("rival"), seconds, seed=time.time_ns() % 1_000_000)
         if not all(found.ours[face].ambiguous and differs(found, face) for face in FACES):
             return found
         if attempt == 2:
@@ -41,20 +41,20 @@ def decided(folders, seconds):
 
 
 def differs(run, face):
-    wrong = [m.wrong for m in twin_compare.samples(run, face).values() if m.wrong]
-    return bool(wrong or twin_compare.visible(run, face) or twin_compare.messages(run, face)[1])
+    wrong = [m.wrong for m in rival_compare.samples(run, face).values() if m.wrong]
+    return bool(wrong or rival_compare.visible(run, face) or rival_compare.messages(run, face)[1])
 
 
 def test_forty_rules_are_compared():
-    groups = twin_rules.document()["groups"]
+    groups = rival_rules.document()["groups"]
     names = [rule.get("alert") or rule["record"] for group in groups for rule in group["rules"]]
-    assert len([name for name in names if name not in twin_rules.SEEN]) == 40
+    assert len([name for name in names if name not in rival_rules.SEEN]) == 40
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("face", FACES)
 def test_every_sample_that_rules_write_is_the_same(run, face):
-    found = twin_compare.samples(run, face)
+    found = rival_compare.samples(run, face)
     assert {name: metric.wrong[:3] for name, metric in found.items() if metric.wrong} == {}
     # the only sums whose terms come in another order, or windows that are moved instead of being read again
     moved = {"load:slope", "load:soon"} if face == "incremental" else set()
@@ -65,19 +65,19 @@ def test_every_sample_that_rules_write_is_the_same(run, face):
 
 @pytest.mark.parametrize("face", FACES)
 def test_every_series_ends_at_the_same_evaluation(run, face):
-    assert twin_compare.visible(run, face) == []
+    assert rival_compare.visible(run, face) == []
 
 
 @pytest.mark.parametrize("face", FACES)
 def test_alertmanager_hears_the_same_from_both(run, face):
-    equal, differences = twin_compare.messages(run, face)
+    equal, differences = rival_compare.messages(run, face)
     assert differences == []
     assert equal > 50
 
 
 def test_the_run_read_back_from_prometheus_has_every_sample_and_every_end(run):
     assert len(run.rows) > 1000
-    assert twin_compare.ends(run) == []
+    assert rival_compare.ends(run) == []
 
 
 @pytest.mark.proof
@@ -106,14 +106,14 @@ def test_two_minutes_are_the_same(tmp_path_factory):
 
 
 def _report(run, face):
-    metrics = twin_compare.samples(run, face)
-    equal, differences = twin_compare.messages(run, face)
+    metrics = rival_compare.samples(run, face)
+    equal, differences = rival_compare.messages(run, face)
     return {
         "samples": sum(m.samples for m in metrics.values()),
         "bit_equal_samples": sum(m.equal for m in metrics.values()),
         "different_samples": sum(len(m.wrong) for m in metrics.values()),
         "series": len(run.ours[face].written),
-        "series_that_end_elsewhere": len(twin_compare.visible(run, face)),
+        "series_that_end_elsewhere": len(rival_compare.visible(run, face)),
         "alertmanager_messages_equal": equal,
         "different_messages": len(differences),
         "alerts": len(run.messages[face]),

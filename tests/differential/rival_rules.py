@@ -95,7 +95,7 @@ def document(interval="200ms"):
     groups = [
         {"name": "windows", "rules": WINDOWS},
         {"name": "vectors", "rules": VECTORS, "labels": {"source": "group"}},
-        {"name": "alerts", "rules": ALERTS, "limit": 20},
+        {"name": "alerts", "rules": ALERTS, "limit": 3},
         {"name": "late", "rules": LATE, "query_offset": "600ms", "labels": {"owner": "group", "team": "infra"}},
     ]
     for group in groups:

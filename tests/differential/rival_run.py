@@ -6,12 +6,12 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-import twin_prometheus
-import twin_recorded
-import twin_rules
-from twin_alertmanager import Alertmanager
-from twin_exporter import Exporter
-from twin_ours import Twin, notifier
+import rival_prometheus
+import rival_recorded
+import rival_rules
+from rival_alertmanager import Alertmanager
+from rival_exporter import Exporter
+from rival_ours import Replayed, notifier
 
 from sidecar.clock import FakeClock
 from sidecar.history.remote import RemoteHistory
@@ -34,15 +34,15 @@ class Run:
 
 def play(folder, seconds, seed):
     """Lets both engines watch the same world for a while."""
-    rule_file = folder / "twin.rules.yaml"
-    rule_file.write_text(twin_rules.text())
+    rule_file = folder / "rivals.rules.yaml"
+    rule_file.write_text(rival_rules.text())
     with Exporter(seed) as exporter, Alertmanager() as alertmanager:
-        with twin_prometheus.running(folder, exporter.address, alertmanager.address, rule_file) as api:
+        with rival_prometheus.running(folder, exporter.address, alertmanager.address, rule_file) as api:
             began_ms = now_ms()
             exporter.begin.set()
             time.sleep(seconds)
             horizon_ms = now_ms() - LATENCY_MS
-            recorded = twin_recorded.read(api, horizon_ms, horizon_ms - began_ms + 30_000)
+            recorded = rival_recorded.read(api, horizon_ms, horizon_ms - began_ms + 30_000)
             rows = list(RemoteHistory(api, ('{job="world",__name__!~"scrape_.+"}',), 200).rows(began_ms, horizon_ms))
         tail_ms = now_ms() - horizon_ms
         messages = {"theirs": alertmanager.messages("theirs")}
@@ -57,7 +57,7 @@ def play(folder, seconds, seed):
 async def _ours(rule_file, recorded, served, alertmanager, face):
     sender = notifier(alertmanager.address, FakeClock())
     sender.start()
-    made = Twin(rule_file, recorded, served, sender, face).run()
+    made = Replayed(rule_file, recorded, served, sender, face).run()
     await sender.close(drain_s=60)
     return made
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sidecar.errors import SpikewatchError
 from sidecar.history.api import QueryApi
 
-EXTERNAL = {"cluster": "twin", "owner": "everybody"}
+EXTERNAL = {"cluster": "rivals", "owner": "everybody"}
 EXTERNAL_URL = "http://prometheus.example:9090"
 RESEND_MS = 1000
 

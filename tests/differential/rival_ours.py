@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from unittest import mock
 
-from twin_prometheus import EXTERNAL, EXTERNAL_URL, RESEND_MS
-from twin_recorded import WRITTEN, grids
+from rival_prometheus import EXTERNAL, EXTERNAL_URL, RESEND_MS
+from rival_recorded import WRITTEN, grids
 
 from sidecar import promql
 from sidecar.alerting import group as group_module
@@ -37,7 +37,7 @@ class Ours:
     ambiguous: int = 0
 
 
-class Twin:
+class Replayed:
     """The engine under comparison, one manager a group because each group has its own instants."""
 
     def __init__(self, rule_file, recorded, served, notifier, face="incremental"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twin_rules import SEEN, document
+from rival_rules import SEEN, document
 
 from sidecar import durations
 

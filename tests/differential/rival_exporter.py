@@ -36,7 +36,9 @@ class World:
             out["burst", (("kind", kind),)] = float(self._wave(kind, longest))
         third = self._wave("rank 3", 12)
         for rank in self._load:
-            self._load[rank] = min(max(self._load[rank] + rng.gauss(0, 12), 0.0), 100.0)
+            wandered = self._load[rank] + rng.gauss(0, 12)
+            # thrown back at the limits, not held there: which of two equal values topk picks is left open
+            self._load[rank] = -wandered if wandered < 0 else 200 - wandered if wandered > 100 else wandered
             if rank < 3 or third:
                 out["load", (("rank", str(rank)),)] = self._load[rank]
                 out["team_info", (("rank", str(rank)), ("team", "ab"[rank % 2]))] = 1.0
