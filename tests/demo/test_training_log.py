@@ -72,25 +72,26 @@ def test_samples_per_second_add_up_over_ranks(tmp_path, log):
     write(tmp_path, 0, start(2), *steps(100, 50))
     write(tmp_path, 1, start(2), *steps(100, 50))
     log.poll()
-    assert log.samples_per_s(100.95, 104.0) == pytest.approx(80)
+    assert log.samples_per_s(101.05, 104.05) == pytest.approx(80)
 
 
-def test_a_pause_within_the_time_counts_against_the_rate(tmp_path, log):
-    """Between epochs a second passes without a step: the rate over both sides of it is halved."""
+def test_a_pause_in_the_time_or_at_its_end_counts_against_the_rate(tmp_path, log):
+    """A second of work, one between two epochs, one of work, one of standing still: half the rate."""
     write(tmp_path, 0, start(), *steps(100, 10), *steps(102, 10))
     log.poll()
-    assert log.samples_per_s(99, 110) == pytest.approx(80 / 3, rel=1e-6)
+    assert log.samples_per_s(100.05, 104.05) == pytest.approx(20)
+    assert log.samples_per_s(105, 110) == 0
 
 
-def test_a_rank_without_steps_in_the_time_makes_the_rate_unknown_not_smaller(tmp_path, log):
+def test_a_rank_that_has_not_begun_makes_the_rate_unknown_not_smaller(tmp_path, log):
     """Missing is not zero."""
+    assert TrainingLog(tmp_path).samples_per_s(0, 1e9) is None
     write(tmp_path, 0, start(2), *steps(100, 50))
-    write(tmp_path, 1, start(2), *steps(100, 10))
+    write(tmp_path, 1, start(2), *steps(103, 10))
     log.poll()
-    assert log.samples_per_s(103, 105) is None
+    assert log.samples_per_s(101, 102) is None
     assert log.wait_share(200, 300) is None
     assert log.step_s(200, 300) is None
-    assert TrainingLog(tmp_path).samples_per_s(0, 1e9) is None
 
 
 def test_the_wait_share_weighs_long_steps_more(tmp_path, log):

@@ -66,14 +66,15 @@ class RankLog:
             case other:
                 raise ValueError(f"unknown event {other!r} in a training log")
 
-    def between(self, since: float, until: float) -> Sequence[Step]:
-        """Steps that began at or after `since` and ended by `until`, wall seconds."""
-        ends = [step.end for step in self.steps]
-        last = bisect_right(ends, until)
-        first = bisect_right(ends, since)
-        while first < last and self.steps[first].begin < since:
-            first += 1
+    def ended_between(self, since: float, until: float) -> Sequence[Step]:
+        """Steps that ended after `since` and by `until`, wall seconds."""
+        first, last = (bisect_right(self.steps, t, key=lambda step: step.end) for t in (since, until))
         return self.steps[first:last]
+
+    def between(self, since: float, until: float) -> Sequence[Step]:
+        """Of those the ones that also began at or after `since`."""
+        steps = self.ended_between(since, until)
+        return steps[1:] if steps and steps[0].begin < since else steps
 
 
 class TrainingLog:
@@ -104,14 +105,18 @@ class TrainingLog:
         return max(firsts) if firsts and len(firsts) == world else None
 
     def samples_per_s(self, since: float, until: float) -> float | None:
-        """Samples per second of all ranks together; None where a rank has no whole step in the time."""
-        total = 0.0
+        """Samples per second of all ranks together, of the steps that ended in the time; wall seconds.
+
+        A stall counts, as it should: the time is all of it, not only that of whole steps. None where a rank has not
+        done a step before `until`.
+        """
+        total = 0
         for rank in self.ranks.values():
-            steps = rank.between(since, until)
-            if not steps:
+            ended = rank.ended_between(since, until)
+            if not ended and not (rank.steps and rank.steps[0].end <= since):
                 return None
-            total += sum(len(step.samples) for step in steps) / (steps[-1].end - steps[0].begin)
-        return total if self.ranks else None
+            total += sum(len(step.samples) for step in ended)
+        return total / (until - since) if self.ranks else None
 
     def step_s(self, since: float, until: float) -> float | None:
         """Mean seconds per step over all ranks; None without steps."""
