@@ -107,6 +107,11 @@ def _exprs(groups: Sequence[RuleGroup]) -> list[str]:
     return [rule.expr for group in groups for rule in group.rules]
 
 
+def _offset(groups: Sequence[RuleGroup]) -> int:
+    """How much further back groups read that are evaluated in the past."""
+    return max((group.query_offset_ms for group in groups), default=0)
+
+
 def _text(selector: Selector) -> str:
     matchers = [f"{m.name}{m.op.value}{json.dumps(m.value, ensure_ascii=False)}" for m in selector.matchers]
     if selector.metric:
@@ -129,7 +134,7 @@ def backtest(
     Rules are also evaluated before the start, for as long as they look back, so that recorded series and the time an
     alert has been waiting are there; what fires then counts from the start on. Raises what the source raises.
     """
-    span = reads(groups).span_ms + max((group.query_offset_ms for group in groups), default=0)
+    span = reads(groups).span_ms + _offset(groups)
     extent = source.extent()
     begin = start_ms - span - max((rule.for_ms for group in groups for rule in group.rules), default=0)
     begin = min(begin if extent is None else max(begin, extent[0]), start_ms)
@@ -145,7 +150,8 @@ class _Replaying:
         self._groups, self._step_ms = groups, step_ms
         store = Store(_MOST_SERIES, _MOST_SERIES, min_keep_ms=0)
         program = promql.compile(_exprs(groups))
-        store.reserve(promql.compile([*program.exprs, *literal_queries(groups)]).needs())
+        needs = promql.compile([*program.exprs, *literal_queries(groups)]).needs()
+        store.reserve({metric: span + _offset(groups) for metric, span in needs.items()})
         self._feed = Feed(store, rows, recorded(groups))
         self._clock = FakeClock(begin_ms - 1)
         self._manager = Manager(

@@ -80,9 +80,11 @@ groups:
     assert [f.resolved_at_ms for f in replay.firings] == [20_000, 20_000]
 
 
-@pytest.mark.parametrize(("offset", "fired"), [("0s", 30_000), ("10s", 40_000)])
+@pytest.mark.parametrize(("offset", "fired"), [("0s", 30_000), ("10s", 40_000), ("4m", 270_000)])
 def test_a_query_offset_moves_what_is_seen(groups_of, offset, fired):
-    groups = groups_of(f"groups: [{{name: g, query_offset: {offset}, rules: [{{alert: A, expr: x > 0}}]}}]")
-    past = Past(lambda t_ms: float(t_ms >= 30_000), extent=(0, 60_000))
-    (firing,) = backtest(groups, past, 0, 60_000, 1000).firings
+    groups = groups_of(
+        f"groups: [{{name: g, query_offset: {offset}, rules: [{{alert: A, expr: 'max_over_time(x[5s]) > 0'}}]}}]"
+    )
+    past = Past(lambda t_ms: float(t_ms >= 30_000), extent=(0, 300_000))
+    (firing,) = backtest(groups, past, 0, 300_000, 1000).firings
     assert firing.alert.fired_at_ms == fired
