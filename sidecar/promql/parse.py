@@ -67,6 +67,8 @@ def syntax_tree(expr: str) -> Any:
         return pp.parse(text.without_raw_strings(expr))
     except ValueError as e:
         message = str(e).strip() or "invalid promql query"
+        if not expr.strip():
+            raise QueryError("no expression", expr, 0) from None
         offset = text.locate(expr, message)
         if offset < 0 and (found := misplaced(expr)) is not None:
             offset = found[1]
