@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -131,9 +133,20 @@ async def _on_hangup(reload: Reload) -> None:
 
 
 def run_forever(config: Path | None) -> None:
-    """`spikewatch run`. Logs go to stderr, the journal's JSON lines to stdout."""
+    """`spikewatch run`. Logs go to stderr, the journal's JSON lines to stdout. Ends the process when it is done."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    asyncio.run(serve(config))
+    runner = asyncio.Runner()
+    try:
+        runner.run(serve(config))
+    except BaseException:
+        runner.close()
+        raise
+    # All that lasts is written and closed. What may be left are threads that wait for a name server, for ten seconds
+    # and more when it is down; neither asyncio nor the interpreter would end before them.
+    logging.shutdown()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(0)
