@@ -1,13 +1,15 @@
-"""Which files a configuration names: globs, and those that were shipped with spikewatch."""
+"""Files: which ones a configuration names, those shipped with spikewatch, and whose the state folder is."""
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import importlib.util
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from sidecar.errors import Problem
+from sidecar.errors import Problem, StateError
 from sidecar.settings import SHIPPED, Loaded
 
 
@@ -17,6 +19,28 @@ def shipped_folder() -> Path:
     if spec is None or spec.origin is None:
         raise FileNotFoundError("the package spikewatch_rules is not installed: install spikewatch again")
     return Path(spec.origin).parent
+
+
+def claim(folder: Path) -> int:
+    """Makes a folder ours for as long as the descriptor that comes back is open; the end of the process closes it.
+
+    Raises StateError where the folder cannot be used or is another process's: two sidecars with one journal would each
+    end what the other has begun.
+    """
+    path = folder / "lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as e:
+        raise StateError(f"state_dir {folder} cannot be used: {e.strerror}") from e
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        os.close(fd)
+        raise StateError(f"state_dir {folder} is in use by another sidecar: give each its own") from e
+    except OSError:
+        pass  # a file system without locks: then nobody can tell
+    return fd
 
 
 def matching(loaded: Loaded, setting: str) -> tuple[list[Path], list[Problem]]:

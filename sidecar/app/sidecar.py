@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from sidecar.alerting.rules import literal_queries
 from sidecar.alerting.runner import QueryFunc
 from sidecar.alerting.writing import StoreWriter
 from sidecar.app import collecting, records
+from sidecar.app.files import claim
 from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals
@@ -55,7 +57,7 @@ class Sidecar:
         policy: Policy | None = None,
         write_line: Callable[[str], object] | None = None,
     ) -> None:
-        """Opens the state database. Raises StateError, and OSError where a folder cannot be made."""
+        """Opens the state database. Raises StateError, also where another sidecar has it."""
         settings = loaded.settings
         self.rulebook, self.clock = rulebook, clock
         self._config, self._registry, self._environ = config, registry, environ
@@ -64,7 +66,8 @@ class Sidecar:
         self.vitals = Vitals()
         self.store = Store(settings.store.max_series, settings.store.max_series_per_metric, settings.store.min_keep)
         state_dir, run_dir = loaded.path(settings.state_dir), loaded.path(settings.run_dir)
-        _folder(state_dir)
+        self._lock: int | None = claim(state_dir)
+        self._started = False
         self.db = StateDB(state_dir / "state.db")
         if self.db.set_aside:
             _log.error("the state database was corrupt; it is kept as %s and a new one begun", self.db.set_aside)
@@ -135,6 +138,7 @@ class Sidecar:
     async def start(self) -> None:
         """Opens the trainer's socket and takes over what a former process left."""
         self.channel.start()
+        self._started = True
         self.responder.recover(self.clock.now_ms())
         self.notifier.start()
 
@@ -222,12 +226,16 @@ class Sidecar:
     async def stop(self) -> None:
         """Sends no new command, writes what is unwritten, and is done within two seconds."""
         now = self.clock.now_ms()
-        self._part("responses", lambda: self.responder.stop(now))
-        self._part("alerting", lambda: self.manager.close(now))
+        if self._started:  # one that was refused its socket has nothing to say in the journal
+            self._part("responses", lambda: self.responder.stop(now))
+            self._part("alerting", lambda: self.manager.close(now))
         self.channel.close()
         await self.notifier.close(drain_s=1.0)
         self.collectors.close(timeout_s=0.3)
         self.db.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     # --- for the API -------------------------------------------------------------------------------------------------
 
@@ -274,13 +282,6 @@ def _surroundings(settings: Settings) -> _Surroundings:
 
 def _notifier(rulebook: Rulebook, clock: Clock) -> Notifier:
     return Notifier(rulebook.endpoints, clock, Limits(resend_delay_ms=rulebook.loaded.settings.resend_delay))
-
-
-def _folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise StateError(f"state_dir {path} cannot be made: {e.strerror}") from e
 
 
 def _stdout(line: str) -> None:

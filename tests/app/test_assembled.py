@@ -224,6 +224,40 @@ def test_external_labels_and_resend_delay_follow_a_reload(sidecar, folder):
     assert [cluster for notes in sent for cluster in notes] == ["eu"] * 2  # at once, and after the delay
 
 
+# --- alone ----------------------------------------------------------------------------------------------------------
+
+
+def another(folder, sidecar):
+    return Sidecar(
+        None, folder.loaded(), sidecar.rulebook, sidecar._registry, FakeClock(), environ={}, write_line=print
+    )
+
+
+def test_a_state_folder_has_one_sidecar_at_a_time(sidecar, folder):
+    with pytest.raises(StateError, match="in use by another sidecar"):
+        another(folder, sidecar)
+    sidecar.run(sidecar.stop())
+    sidecar.run(another(folder, sidecar).stop())
+
+
+def test_one_that_never_began_leaves_no_word_in_the_journal(sidecar, folder):
+    path = sidecar.db.path
+    sidecar.run(sidecar.stop())
+    count = "SELECT count(*) FROM journal"
+    connection = sqlite3.connect(path)
+    before = connection.execute(count).fetchone()
+    sidecar.run(another(folder, sidecar).stop())
+    assert connection.execute(count).fetchone() == before
+    connection.close()
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(sidecar, folder):
+    folder.write("file", "")
+    loaded = folder.loaded(state_dir="file/state")
+    with pytest.raises(StateError, match="state_dir .*file/state cannot be used"):
+        Sidecar(None, loaded, sidecar.rulebook, sidecar._registry, FakeClock(), environ={}, write_line=print)
+
+
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
