@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -314,7 +315,8 @@ class World:
         journal = "\n".join(f"{e['at_ms']} {e['kind']} {e['data']}" for e in self.entries())
         said = "\n".join(f"--- {child.output.name} ({child.code})\n{child.said()}" for child in self._all())
         steps = [self.steps(n) for n in range(len(self.trainers))]
-        return f"steps {steps}\n--- journal\n{journal}\n{said}"
+        errors = "\n".join(f"--- {path.name}\n{path.read_text()}" for path in self.folder.glob("*.err"))
+        return f"steps {steps}\n--- journal\n{journal}\n{said}\n{errors}"
 
     def _all(self) -> Sequence[Child]:
         return (*self.trainers, *self.sidecars)
@@ -328,6 +330,8 @@ def _waited_for_a_core(pid: int) -> float:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Below those that the kernel gives to clients, or somebody has it while a sidecar is being restarted."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -99,3 +101,41 @@ def test_alertmanagers_in_trouble_hold_up_neither_the_ticks_nor_an_experiment_no
     assert told["counts"]["broken"]["errors_total"] > 0
     assert told["code"] == 0
     assert told["seconds"] < 2
+
+
+HANGING_RESOLVER = """
+import socket, sys, time
+real = socket.getaddrinfo
+def getaddrinfo(host, *args, **more):
+    if host not in ("nowhere.example", b"nowhere.example"):
+        return real(host, *args, **more)
+    print("resolving", file=sys.stderr, flush=True)
+    time.sleep(60)
+socket.getaddrinfo = getaddrinfo
+from sidecar.cli import main
+main(["run", "--config", sys.argv[1]])
+"""
+
+
+def nameless(world):
+    (world.folder / "a.rules.yaml").write_text("groups: [{name: g, rules: [{alert: On, expr: vector(1)}]}]")
+    world.configure(alertmanagers=[{"url": "http://nowhere.example:9093"}], responses=[])
+    command = [sys.executable, "-c", HANGING_RESOLVER, str(world.folder / "spikewatch.yaml")]
+    errors = world.folder / "cli.err"
+    with errors.open("w") as err, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err) as process:
+        try:
+            world.until(lambda: "resolving" in errors.read_text(), "the name is asked for")
+            ticks = world.metric("spikewatch_ticks_total")
+            world.until(lambda: world.metric("spikewatch_ticks_total") > ticks + 5, "ticks go on")
+            took = world.leave(process.pid, lambda: process.poll() is not None)
+        finally:
+            process.kill()
+    return process.returncode, took, errors.read_text()
+
+
+@pytest.mark.story(play=nameless)
+def test_a_name_server_that_does_not_answer_holds_up_neither_ticks_nor_the_end(told):
+    code, took, errors = told
+    assert code == 0
+    assert took < 2
+    assert "Traceback" not in errors

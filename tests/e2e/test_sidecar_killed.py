@@ -122,3 +122,43 @@ def test_a_sidecar_killed_at_any_moment_leaves_nothing_undecided_and_loses_no_sa
     assert told.workers == case.workers
     assert told.samples == (0, 0, 0)
     assert told.restored == [False, True]
+
+
+def database_lost(world):
+    """The sidecar dies while it measures, and what it had written is destroyed before the next one comes."""
+    world.trainer()
+    policy = {"lease_ms": 1500}
+    world.until_death(world.sidecar([death("experiment", phase="measuring")], **policy))
+    for path in (world.folder / "state").glob("state.db*"):
+        path.write_bytes(b"not a database" * 1000)
+    world.sidecar(**policy)
+    world.until_knobs(1)
+    world.until_ready()
+    world.until_trains()
+    account = world.accounting()
+    kept = [path.name for path in (world.folder / "state").glob("state.db.corrupt-?")]
+    return world.results(), kept, (account.lost, account.repeated, account.reordered)
+
+
+@pytest.mark.story(play=database_lost)
+def test_without_its_memory_the_sidecar_begins_anew_and_the_lease_undoes_what_it_has_forgotten(told):
+    assert told == ([], ["state.db.corrupt-0"], (0, 0, 0))
+
+
+def twice(world):
+    """Another sidecar is started by mistake, on the same folders, while the first one measures."""
+    world.trainer()
+    first = world.sidecar()
+    world.until_entry("experiment", phase="measuring")
+    second = world.sidecar()
+    code = world.until_death(second)
+    world.until(lambda: world.results(), "the experiment is closed")
+    return code, second.said(), first.code, world.results(), [e["data"] for e in world.entries("sidecar")]
+
+
+@pytest.mark.story(play=twice)
+def test_a_second_sidecar_on_the_same_folders_is_refused_and_the_first_goes_on(told):
+    code, said, first, results, notes = told
+    assert code == 1
+    assert "in use by another sidecar" in said
+    assert (first, results, notes) == (None, ["kept"], [])

@@ -58,7 +58,7 @@ def killed(world, states, at_once):
     for state in states:
         trainer = world.trainer(startup=STARTUP)
         assert world.until_death(trainer) == -9
-        episode = newest_episode(world, seen)
+        episode = episode_of(world, STATES[state], seen)
         if at_once:
             ends[state] = episode
         else:
@@ -85,8 +85,10 @@ def last_id(world):
     return max((e["id"] for e in world.entries()), default=0)
 
 
-def newest_episode(world, after):
-    return [e["episode"] for e in world.entries(after=after) if e["episode"]][-1]
+def episode_of(world, death, after):
+    """The one during which it struck: at the first entry that matches."""
+    entries = world.entries(death["kind"], after)
+    return next(e["episode"] for e in entries if death["data"].items() <= e["data"].items())
 
 
 def episode_after(world, after):
