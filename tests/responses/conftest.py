@@ -195,6 +195,10 @@ class World:
         """(verdict, reason), as recorded."""
         return [(d["verdict"], d["reason"]) for d in self.kinds("verdict")]
 
+    def samples(self) -> dict[tuple[str, ...], float]:
+        """(metric, label values …) -> value, of what the responder exports."""
+        return {(s.metric, *(v for _, v in s.labels)): s.value for s in self.responder.samples()}
+
     def results(self) -> list[str]:
         """How experiments ended."""
         return [d["result"] for d in self.kinds("experiment") if d["phase"] == "closed"]
