@@ -32,18 +32,21 @@ _log = logging.getLogger(__name__)
 
 def full(services: Services, turns: Turns | None = None) -> ASGIApp:
     """The whole API. `turns` is how queries share the event loop's thread with everything else."""
+    return _app(everything(services, turns))
+
+
+def everything(services: Services, turns: Turns | None = None) -> list[Route]:
+    """Every route there is."""
     site = _Site(services)
-    return _app(
-        [
-            *_public(site),
-            _route("/-/reload", site.reload, "POST"),
-            _route("/api/v1/alerts", site.alerts),
-            *(_route(path, answer, *methods) for path, answer, methods in PrometheusApi(services, turns).endpoints()),
-            _route("/api/v1/experiments", site.experiments),
-            _route("/api/v1/journal", site.journal),
-            _route("/api/v1/responses/{episode}/{response}/approve", site.approve, "POST"),
-        ]
-    )
+    return [
+        *_public(site),
+        _route("/-/reload", site.reload, "POST"),
+        _route("/api/v1/alerts", site.alerts),
+        *(_route(path, answer, *methods) for path, answer, methods in PrometheusApi(services, turns).endpoints()),
+        _route("/api/v1/experiments", site.experiments),
+        _route("/api/v1/journal", site.journal),
+        _route("/api/v1/responses/{episode}/{response}/approve", site.approve, "POST"),
+    ]
 
 
 def metrics_only(services: Services) -> ASGIApp:

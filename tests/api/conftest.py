@@ -1,7 +1,9 @@
 """A real listener on loopback for each test, its event loop in a thread of its own."""
 
 import asyncio
+import sys
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from sidecar.api import routes
 from sidecar.api.server import Server
 from sidecar.api.services import Services
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the helpers beside this file
 
 
 async def no_reload():
@@ -55,6 +59,12 @@ class Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(15)
         self._loop.close()
+
+
+@pytest.fixture(scope="session")
+def silent():
+    """Makes services of a sidecar with nothing to say, but for what is given."""
+    return services
 
 
 @pytest.fixture(scope="module")
