@@ -197,7 +197,7 @@ class World:
             if found:
                 return found
             assert time.monotonic() < deadline, f"{what or wanted} did not happen in {seconds} s\n{self.report()}"
-            time.sleep(0.03)
+            time.sleep(0.05)
 
     def until_entry(self, kind: str, after: int = 0, seconds: float = DEADLINE, **data: Any) -> dict[str, Any]:
         """The first journal entry of that kind with that data behind entry number `after`."""
@@ -292,9 +292,11 @@ class World:
 
     def knobs(self, number: int = -1) -> Mapping[str, Any]:
         """The loader's settings as the trainer's newest step logged them."""
-        lines = (self.folder / f"train{number % len(self.trainers)}" / "rank0.jsonl").read_bytes().rpartition(b"\n")[0]
-        newest = json.loads(lines.rpartition(b"\n")[2])
-        return newest if "num_workers" in newest else {"num_workers": None}
+        with (self.folder / f"train{number % len(self.trainers)}" / "rank0.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().rpartition(b"\n")[0].split(b"\n")
+        steps = [line for line in lines if line.startswith(b'{"event": "step"')]
+        return json.loads(steps[-1]) if steps else {"num_workers": None}
 
     def accounting(self, number: int = -1) -> Accounting:
         """Every sample the trainer consumed against the order laid down."""

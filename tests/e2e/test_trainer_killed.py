@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,8 +119,6 @@ def end_of(world, episode):
 
 
 def first_workers(world, number):
-    import json
-
     for line in (world.folder / f"train{number}" / "rank0.jsonl").read_text().splitlines():
         entry = json.loads(line)
         if entry["event"] == "step":
@@ -171,3 +172,18 @@ def test_a_trainer_that_dies_ends_its_experiment_and_a_later_one_is_helped_from_
 def test_a_trainer_restarted_at_once_ends_the_experiment_of_the_one_before(states, told):
     results = dict.fromkeys(STATES, "trainer_gone") | {"kept": "kept"}
     check(told, states, results)
+
+
+def ended_in_order(world):
+    trainer = world.trainer()
+    sidecar = world.sidecar()
+    world.until_entry("experiment", phase="measuring")
+    os.kill(trainer.pid, signal.SIGTERM)  # the script leaves its loop and closes its run
+    code = world.until_death(trainer)
+    world.until(lambda: world.results(), "the experiment is closed")
+    return code, world.verdicts(), world.results(), account(world, 0), sidecar.code
+
+
+@pytest.mark.story(play=ended_in_order)
+def test_a_trainer_that_ends_in_order_undoes_the_change_and_says_so(told):
+    assert told == (0, [("inconclusive", "lease_expired")], ["reverted_by_lease"], (0, 0, 0), None)
