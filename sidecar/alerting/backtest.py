@@ -17,6 +17,12 @@ from sidecar.promql.plan import Op, Selector, walk
 from sidecar.store import Store
 
 _MOST_SERIES = 500_000
+_SPARSE_MS = 5_000
+"""Evaluated less often than this, rules read their windows from the ring: moving them means to take in every sample.
+
+Measured with samples every second: at 5 s that is half the time, at 15 s a quarter, at 1 s the same.
+"""
+
 _WRITTEN = ("ALERTS", "ALERTS_FOR_STATE")
 
 
@@ -156,7 +162,7 @@ class _Replaying:
         self._clock = FakeClock(begin_ms - 1)
         self._manager = Manager(
             groups,
-            program.bind(store, interval_ms=step_ms).at,
+            program.bind(store, "naive" if step_ms >= _SPARSE_MS else "incremental", step_ms).at,
             StoreWriter(store),
             look=lambda expr, t_ms: promql.evaluate(store, expr, t_ms, step_ms),
             default_interval_ms=step_ms,

@@ -80,6 +80,15 @@ groups:
     assert [f.resolved_at_ms for f in replay.firings] == [20_000, 20_000]
 
 
+def test_dense_and_sparse_evaluation_agree_where_both_look(groups_of):
+    """Below five seconds windows are moved, from there on they are read anew."""
+    groups = groups_of("groups: [{name: g, rules: [{alert: A, expr: 'rate(x[20s]) > 0.5'}]}]")
+    past = Past(lambda t_ms: float(t_ms // 1000 * (t_ms % 100_000 > 50_000)), extent=(0, 600_000))
+    dense, sparse = ([f.alert.fired_at_ms for f in backtest(groups, past, 0, 600_000, s).firings] for s in (1000, 5000))
+    assert len(dense) == 6
+    assert [-(-t // 5000) * 5000 for t in dense] == sparse
+
+
 @pytest.mark.parametrize(("offset", "fired"), [("0s", 30_000), ("10s", 40_000), ("4m", 270_000)])
 def test_a_query_offset_moves_what_is_seen(groups_of, offset, fired):
     groups = groups_of(
