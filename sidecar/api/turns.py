@@ -17,6 +17,8 @@ from sidecar.errors import RequestError
 
 _T = TypeVar("_T")
 
+_STACK = 8 << 20  # bytes of address space: parsers recurse, and some systems give a thread very little
+
 Pause = Callable[[], None]
 """Called by the work as often as it can be left alone: after each step, each series, each few thousand numbers."""
 
@@ -94,7 +96,11 @@ class _Errand(Generic[_T]):
         """Runs the work for about `slice_s`; whether it is done."""
         self._until = time.perf_counter() + slice_s
         if self._thread.ident is None:
-            self._thread.start()
+            before = threading.stack_size(_STACK)
+            try:
+                self._thread.start()
+            finally:
+                threading.stack_size(before)
         else:
             self._go.release()
         self._back.acquire()
