@@ -21,8 +21,8 @@ def metrics() -> str:
     lines = [
         "# Metrics",
         "",
-        "Everything the sidecar can export on `/metrics`. Units are base units, counters end in `_total`. A series that is",
-        "missing is missing: no value is ever made up. Written by `make docs`.",
+        "Everything the sidecar can export on `/metrics`. Units are base units, counters end in `_total`. A series",
+        "that is missing is missing: no value is ever made up. Written by `make docs`.",
         "",
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
@@ -38,8 +38,9 @@ def rules() -> str:
     lines = [
         "# Shipped alerts",
         "",
-        "Plain Prometheus rules: `promtool check rules` accepts them, and Prometheus evaluates them to the same result.",
-        "Change whole values with an [overrides file](configuration.md), not by editing. Written by `make docs`.",
+        "Plain Prometheus rules: `promtool check rules` accepts them, Prometheus evaluates them to the same result.",
+        "Change whole values with an [overrides file](configuration.md), not by editing. Written by",
+        "`make docs`.",
         "",
     ]
     for path in sorted(shipped_folder().glob("**/*.rules.yaml")):

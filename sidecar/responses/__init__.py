@@ -1,1 +1,1 @@
-"""Placeholder line, replaced by the module that lands here."""
+"""Answers to firing alerts: episodes, experiments with a verdict, limits, the journal."""
