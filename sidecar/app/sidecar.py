@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -285,4 +286,7 @@ def _notifier(rulebook: Rulebook, clock: Clock) -> Notifier:
 
 
 def _stdout(line: str) -> None:
+    """Raises BlockingIOError where nobody reads: that must not hold up the watch, and the table has every entry."""
+    if not select.select([], [sys.stdout], [], 0)[1]:
+        raise BlockingIOError("stdout takes nothing more")
     print(line, file=sys.stdout, flush=True)  # noqa: T201  the journal's lines are this program's output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -193,3 +194,32 @@ def test_spikewatch_run_writes_its_journal_to_stdout_and_leaves_on_sigterm(told)
     assert told["lines"][-1][2]["event"] == "interrupted"
     assert "Traceback" not in told["errors"]
     assert told["results"] == ["rolled_back"]
+
+
+def unread(world):
+    rule = 'groups: [{name: g, rules: [{alert: Flaps, expr: "floor(vector(time() * 20)) % 2 == 1"}]}]'
+    (world.folder / "a.rules.yaml").write_text(rule)
+    world.configure(responses=[], evaluation_interval="50ms")
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    command = [sys.executable, "-m", "sidecar", "run", "--config", str(world.folder / "spikewatch.yaml")]
+    with (world.folder / "cli.err").open("w") as err:
+        with subprocess.Popen(command, stdout=writing, stderr=err) as process:
+            try:
+                os.close(writing)
+                world.until(lambda: len(world.entries("edge")) > 60, "more edges than a pipe of 4 KiB holds")
+                took = world.leave(process.pid, lambda: process.poll() is not None)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+    with os.fdopen(reading, "rb") as pipe:
+        lines = pipe.read().splitlines()
+    return process.returncode, took, [json.loads(line)["kind"] for line in lines]
+
+
+@pytest.mark.story(play=unread)
+def test_a_stdout_that_nobody_reads_holds_up_nothing(told):
+    code, took, kinds = told
+    assert code == 0
+    assert took < 2
+    assert set(kinds) == {"edge"}
