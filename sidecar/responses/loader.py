@@ -111,11 +111,17 @@ def load_responses(
 
 def load_caps(document: Document, remediations: Iterable[str]) -> dict[str, Mode]:
     """Reads a platform's caps, remediation -> highest mode. Raises ConfigError with every problem."""
-    caps = document.validate(_Caps).caps
+    problems: list[Problem] = []
+    caps: dict[str, ModeText] = {}
+    try:
+        caps = document.validate(_Caps).caps
+    except ConfigError as e:
+        problems.extend(e.problems)
+    given = document.value.get("caps") if isinstance(document.value, dict) else None
     known = sorted(remediations)
-    problems = [
+    problems += [
         document.problem(("caps", name), _unknown_remediation(name, known), key=True)
-        for name in caps
+        for name in (given if isinstance(given, dict) else ())
         if name not in known
     ]
     if problems:

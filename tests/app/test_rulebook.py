@@ -48,7 +48,7 @@ def test_problems_of_all_files_are_told_at_once(folder, registry):
     folder.write("two.rules.yaml", BAD_RULES)
     folder.write("three.rules.yaml", "groups: [")
     folder.write("responses.yaml", response(folder, remediation="prayer", modee="act"))
-    folder.write("caps.yaml", {"caps": {"prayer": "act"}})
+    folder.write("caps.yaml", {"caps": {"prayer": "act", "dataloader_prefetch": "perhaps"}})
     folder.write("over.yaml", {"overrides": {"Late": {"expr": "sum("}}})
     found = problems(
         folder,
@@ -68,6 +68,7 @@ def test_problems_of_all_files_are_told_at_once(folder, registry):
         ("responses.yaml", "unknown remediation 'prayer'"),
         ("responses.yaml", "unknown key 'modee'"),
         ("caps.yaml", "unknown remediation 'prayer'"),
+        ("caps.yaml", "'observe', 'suggest' or 'act'"),
         ("over.yaml", "could not parse expression"),
     ]
     for file, text in expected:
