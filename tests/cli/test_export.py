@@ -188,7 +188,7 @@ def corpus(step):
 
 @pytest.mark.corpus
 @pytest.mark.peers
-@pytest.mark.parametrize("step", [12, pytest.param(1, marks=[pytest.mark.proof, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("step", [24, pytest.param(1, marks=[pytest.mark.proof, pytest.mark.timeout(300)])])
 def test_real_rule_files_keep_their_meaning_and_promtool_takes_them(spikewatch, promtool, tmp_path, step):
     files = corpus(step)
     assert len(files) > 100 / step
@@ -210,7 +210,7 @@ def windows(expr):
 @pytest.mark.corpus
 def test_objects_have_the_shape_of_the_custom_resource(spikewatch, rule_file):
     schema = resource_schema()
-    for path in [rule_file, *corpus(20)]:
+    for path in [rule_file, *corpus(40)]:
         for text in spikewatch("export", "prometheusrule", "--scrape-interval", "30s", path).stdout.split("\n---\n"):
             made = yaml.safe_load(text)
             assert list(misfits(made, schema, "object")) == [], path.name

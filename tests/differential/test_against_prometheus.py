@@ -1,5 +1,6 @@
 """A real Prometheus and our engine watch the same world with the same forty rules, and do the same."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 import rival_compare
 import rival_rules
+from rival_ours import Replayed
 from rival_run import play
 
 ROOT = Path(__file__).parent.parent.parent
 FACES = ("incremental", "naive")
-SHORT_S, LONG_S = 10, 120
+SHORT_S, LONG_S = 8, 120
 
 pytestmark = [
     pytest.mark.peers,
@@ -73,6 +75,28 @@ def test_alertmanager_hears_the_same_from_both(run, face):
     equal, differences = rival_compare.messages(run, face)
     assert differences == []
     assert equal > 50
+
+
+def test_the_comparison_sees_rules_that_are_only_a_little_different(run, tmp_path):
+    text = rival_rules.text()
+    for written, instead in (
+        ("load offset 2s", "load offset 1800ms"),
+        ("late:load * 2", "late:load * 2.00001"),
+        ("  for: 1s", "  for: 0s"),
+    ):
+        assert text.count(written) == 1
+        text = text.replace(written, instead)
+    (tmp_path / "other.yaml").write_text(text)
+    made = Replayed(tmp_path / "other.yaml", run.recorded, run.served, Silent()).run()
+    other = dataclasses.replace(run, ours={"other": made})
+    wrong = {name for name, metric in rival_compare.samples(other, "other").items() if metric.wrong}
+    assert wrong >= {"load:change", "late:twice", "ALERTS"}
+    assert {"load:avg", "requests:irate", "late:load"}.isdisjoint(wrong)
+
+
+class Silent:
+    def send(self, notifications):
+        """Tells nobody."""
 
 
 def test_the_run_read_back_from_prometheus_has_every_sample_and_every_end(run):
