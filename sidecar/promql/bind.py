@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from sidecar.promql import calendar, calls
@@ -166,8 +167,8 @@ class Binder:
             "clamp_min": lambda: calls.Mapped(context, args, _clamp_min),
             "histogram_fraction": lambda: OfHistograms(context, args[2], args[:2]),
             "histogram_quantile": lambda: OfHistograms(context, args[1], args[:1]),
-            "label_join": lambda: Relabelled(context, args[0], joiner(texts[0], texts[1], texts[2:])),
-            "label_replace": lambda: Relabelled(context, args[0], replacer(*texts)),
+            "label_join": lambda: Relabelled(context, args[0], partial(joiner, texts[0], texts[1], texts[2:])),
+            "label_replace": lambda: Relabelled(context, args[0], partial(replacer, *texts)),
             "pi": lambda: calls.Constant(context, 3.141592653589793),
             "round": lambda: calls.Mapped(context, args, calls.rounded),
             "scalar": lambda: calls.ToScalar(context, args),

@@ -16,22 +16,27 @@ from sidecar.promql.regex import compiled
 _LONGEST = 1 << 20  # characters of a label value: nested calls that double one each time would fill any memory
 
 
-class Relabelled(Operator):
-    """Each element with the labels `change` makes of its own."""
+Change = Callable[[Labels], Labels]
 
-    def __init__(self, context: Context, child: Operator, change: Callable[[Labels], Labels]) -> None:
+
+class Relabelled(Operator):
+    """Each element with other labels. `make` is called at the first evaluation: its error is that of the query."""
+
+    def __init__(self, context: Context, child: Operator, make: Callable[[], Change]) -> None:
         super().__init__(context, (child,))
-        self._change = change
+        self._make = make
+        self._change: Change | None = None
         self._seen: tuple[Frame, Frame] | None = None
 
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         vec = vector(inputs[0])
+        change = self._change = self._change or self._make()
         if self._seen is None or self._seen[0] is not vec.frame:
-            self._seen = (vec.frame, Frame(tuple(self._change(labels) for labels in vec.frame.labels)))
+            self._seen = (vec.frame, Frame(tuple(change(labels) for labels in vec.frame.labels)))
         return checked(Vec(self._seen[1], vec.values, vec.mask, vec.order))
 
 
-def replacer(target: str, replacement: str, source: str, pattern: str) -> Callable[[Labels], Labels]:
+def replacer(target: str, replacement: str, source: str, pattern: str) -> Change:
     """label_replace(v, target, replacement, source, pattern). Raises QueryError for a bad pattern."""
     try:
         regex = compiled(pattern)
@@ -95,7 +100,7 @@ def _group_name(template: str, at: int) -> tuple[str | None, int]:
     return (template[at:end], end) if end > at else (None, at)
 
 
-def joiner(target: str, separator: str, sources: tuple[str, ...]) -> Callable[[Labels], Labels]:
+def joiner(target: str, separator: str, sources: tuple[str, ...]) -> Change:
     """label_join(v, target, separator, sources…)."""
     if not target or any(not source for source in sources):
         raise QueryError("invalid label name in label_join()")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import timedelta
 from typing import Any
 
 import promql_parser as pp
@@ -29,10 +30,11 @@ from sidecar.promql.plan import (
     Text,
 )
 from sidecar.promql.regex import check
+from sidecar.promql.spelling import respelled, without_unary_plus
 
 _MAX_LENGTH = 65_536
 _MAX_DEPTH = 300  # the parser and everything after it recurse; it crashes somewhere above 2000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"tv_sec: (-?\d+),\s+tv_nsec: (\d+)")
 _OPS = {
     "MatchOp.Equal": Op.EQUAL,
     "MatchOp.NotEqual": Op.NOT_EQUAL,
@@ -64,7 +66,9 @@ def syntax_tree(expr: str) -> Any:
     if token := text.overflowing_number(expr):
         raise QueryError(f"number out of range: {token.text}", expr, token.offset)
     try:
-        return pp.parse(text.without_raw_strings(expr))
+        tree = _parsed(respelled(expr))
+        if (guise := without_unary_plus(expr)) is not None:
+            _parsed(respelled(guise))
     except ValueError as e:
         message = str(e).strip() or "invalid promql query"
         if not expr.strip():
@@ -74,6 +78,17 @@ def syntax_tree(expr: str) -> Any:
             offset = found[1]
             message = found[0] if message == "invalid promql query" else message
         raise QueryError(message, expr, offset) from None
+    return tree
+
+
+def _parsed(expr: str) -> Any:
+    """Raises ValueError."""
+    try:
+        return pp.parse(expr)
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":
+            raise
+        raise ValueError("the parser cannot read this") from None
 
 
 class _Reader:
@@ -96,11 +111,11 @@ class _Reader:
             case pp.VectorSelector():
                 return self._selector(tree)
             case pp.MatrixSelector():
-                return Range(self._selector(tree.vector_selector), self._duration(tree.range))
+                return Range(self._selector(tree.vector_selector), self._length(tree.range))
             case pp.SubqueryExpr():
-                step = None if tree.step is None else max(self._duration(tree.step), 1)
+                step = None if tree.step is None else max(self._length(tree.step), 1)
                 return Subquery(
-                    self.node(tree.expr), self._duration(tree.range), step, self._duration(tree.offset), self._at(tree)
+                    self.node(tree.expr), self._length(tree.range), step, self._duration(tree.offset), self._at(tree)
                 )
             case pp.UnaryExpr():
                 return Negate(self.node(tree.expr))
@@ -111,6 +126,11 @@ class _Reader:
             case pp.Call():
                 return self._call(tree)
         raise self._refuse(f"unsupported expression {type(tree).__name__}")
+
+    def _length(self, length: timedelta | None) -> int:
+        if not length:
+            raise self._refuse("duration must be greater than 0", "[")
+        return self._duration(length)
 
     def _duration(self, length: timedelta | None) -> int:
         if length is None:
@@ -127,15 +147,12 @@ class _Reader:
             return "start"
         if tree.at.type == pp.AtModifierType.End:
             return "end"
-        try:
-            when = tree.at.at
-        except (ValueError, OverflowError):
-            when = None
-        if when is None:
-            raise self._refuse("timestamp out of bounds for @ modifier")
-        if when.tzinfo is None:
-            when = when.replace(tzinfo=UTC)
-        return round((when - _EPOCH) / timedelta(milliseconds=1))
+        # read from the tree as text, whose last time is this one: asked for a time before 1970, the parser panics
+        seconds, nanoseconds = _TIME.findall(repr(tree))[-1]
+        at_ms = int(seconds) * 1000 + round(int(nanoseconds) / 1e6)
+        if abs(at_ms) >= 1 << 63:
+            raise self._refuse("timestamp out of bounds for @ modifier", "@")
+        return at_ms
 
     def _selector(self, tree: Any) -> Selector:
         if tree.matchers.or_matchers:

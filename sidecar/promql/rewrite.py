@@ -7,6 +7,8 @@ from typing import Any
 import promql_parser as pp
 
 from sidecar.promql.parse import parse, syntax_tree
+from sidecar.promql.plan import walk
+from sidecar.promql.spelling import respelled
 
 _LAST = frozenset(
     f"{name}_over_time" for name in ("avg", "min", "max", "sum", "last", "quantile")
@@ -15,7 +17,9 @@ _LAST = frozenset(
 
 def canonical(expr: str) -> str:
     """The expression in the parser's one way of writing it. Raises QueryError."""
-    parse(expr)
+    plan = parse(expr)
+    if any(isinstance(at, int) and at < 0 for at in (getattr(node, "at", None) for node in walk(plan))):
+        return respelled(expr).strip()  # the parser would write the epoch for every time before it
     text: str = syntax_tree(expr).prettify()
     return text
 

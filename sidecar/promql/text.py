@@ -1,4 +1,4 @@
-"""PromQL as text: what has to be rewritten before the parser sees it, and where in the text a complaint belongs."""
+"""PromQL as text: its pieces, how deep it nests, and where in the text a complaint belongs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,6 @@ def tokens(expr: str) -> Iterator[Token]:
     """The expression in pieces, comments and space included; joined they are the expression."""
     for match in _TOKEN.finditer(expr):
         yield Token(match.lastgroup or "other", match.group(), match.start())
-
-
-def without_raw_strings(expr: str) -> str:
-    """Back-quoted strings as double-quoted ones: the parser would process escapes in them."""
-    if "`" not in expr:
-        return expr
-    return "".join(_quoted(t.text[1:-1]) if t.kind == "raw" else t.text for t in tokens(expr))
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
 
 
 def depth(expr: str) -> int:

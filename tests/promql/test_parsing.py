@@ -15,7 +15,8 @@ from sidecar.errors import QueryError
 from sidecar.promql.functions import FUNCTIONS
 from sidecar.promql.parse import parse
 from sidecar.promql.plan import Binary, Call, Matcher, Negate, Number, Op, Range, Selector, Subquery, Text
-from sidecar.promql.text import tokens, without_raw_strings
+from sidecar.promql.spelling import respelled
+from sidecar.promql.text import tokens
 
 ACCEPTED = [
     "up",
@@ -50,6 +51,12 @@ ACCEPTED = [
     "label_join(x, 'a', '-')",
     "day_of_week()",
     'x{a=~`\\d+\\.\\w"`}',
+    "x offset 0s",
+    "x offset -0m + y offset 0",
+    "x offset --5m",
+    "rate(x[+5m])",
+    "sum by (a:b, c) (x) / on (a:b) y",
+    "+x + +1",
 ]
 """Expressions that Prometheus 3.5 accepts."""
 
@@ -83,6 +90,9 @@ REFUSED = [
     ("x{a=~'(?<=b)c'}", "regex", 6),
     ("x{a='\\z'}", "escape sequence", 5),
     ("x[0s]", "greater than 0", -1),
+    ("x[0]", "greater than 0", -1),
+    ("x[0:1m]", "greater than 0", -1),
+    ("x[5m:0]", "greater than 0", -1),
     ("x[5m:0s]", "greater than 0", -1),
     ("x[300y]", "out of range", -1),
     ("x offset 1e15", "out of range", -1),
@@ -99,6 +109,9 @@ REFUSED = [
     ("holt_winters(x[1m], 0.1, 0.2)", "unknown", 0),
     ("first_over_time(x[1m])", "first_over_time", 0),
     ("end()", "end", 0),
+    ("rate(+x[1m])", "unary", -1),
+    ("+'text'", "unary", -1),
+    ("x offset y", "unexpected", 2),
     ("x + fill(1) y", "fill", 4),
     ("x[step()]", "unexpected character", 2),
     ("x[1m+1m]", "unexpected character", 4),
@@ -134,6 +147,8 @@ def test_the_plan_says_what_the_text_says():
     assert parse('m{b!="2",a=~"x"}[5m] offset 1m @ 3') == Range(
         Selector("m", (Matcher("a", Op.MATCH, "x"), Matcher("b", Op.NOT_EQUAL, "2")), 60_000, 3000), 300_000
     )
+    assert parse("m @ -0.5") == Selector("m", (), 0, -500)
+    assert parse("sum(m @ 1)[1h:5m] @ -200.25").at == -200_250
     assert parse("sum(m)[1h:5m]") == Subquery(parse("sum(m)"), 3_600_000, 300_000)
     assert parse("-m") == Negate(Selector("m", ()))
     assert parse("'text'") == Text("text")
@@ -182,13 +197,13 @@ def test_the_pieces_of_a_text_make_the_text(text):
 
 @given(st.text(alphabet="ab\\\"'{}\n\t$(d+)é", max_size=30).filter(lambda s: "`" not in s))
 def test_a_raw_string_means_exactly_its_characters(text):
-    node = parse(without_raw_strings(f"`{text}`"))
+    node = parse(respelled(f"`{text}`"))
     assert node == Text(text)
 
 
 def test_quotes_and_comments_hide_backquotes():
     expr = "x{a='`'} # `not raw`\n + y{b=`c`}"
-    assert without_raw_strings(expr) == "x{a='`'} # `not raw`\n + y{b=\"c\"}"
+    assert respelled(expr) == "x{a='`'} # `not raw`\n + y{b=\"c\"}"
 
 
 ALPHABET = st.sampled_from(

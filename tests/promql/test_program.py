@@ -204,6 +204,7 @@ def test_increments_read_only_the_newest_part_of_every_window(expr, increments):
 
 def test_canonical_text_is_one_way_of_writing():
     assert promql.canonical("sum( rate(m{ a = 'b' }[ 5m ]) )by(x)") == 'sum by (x) (rate(m{a="b"}[5m]))'
+    assert promql.canonical("m @ -5") == "m @ -5"
     with pytest.raises(QueryError):
         promql.canonical("sum(")
 
