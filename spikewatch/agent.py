@@ -85,6 +85,8 @@ class Agent:
             stopping = self._stop.is_set()
             try:
                 self._turn()
+            except OSError as error:  # the other end died, hung or never spoke: its trouble, not an error of ours
+                self._drop(str(error))
             except Exception as error:  # noqa: BLE001  the trainer must not see our mistakes
                 self._meter.errors += 1
                 self._drop(f"{type(error).__name__}: {error}")

@@ -122,7 +122,8 @@ class Sidecar:
         program = promql.compile([rule.expr for group in rulebook.groups for rule in group.rules])
         read = promql.compile([*program.exprs, *literal_queries(rulebook.groups)])
         judged = promql.compile(self.responder.exprs())
-        self.store.reserve(_spans(read, judged, self.responder.spans()))
+        behind = max((group.query_offset_ms for group in rulebook.groups), default=0)
+        self.store.reserve(_spans(read, judged, self.responder.spans(), behind))
         return (
             program.bind(self.store, interval_ms=interval).at,
             lambda expr, t_ms: promql.evaluate(self.store, expr, t_ms, interval),
@@ -253,9 +254,12 @@ class Sidecar:
         return self.vitals.samples(self.manager.stats(), self.store.stats(), self.clock.offset_ms())
 
 
-def _spans(program: promql.Program, judged: promql.Program, reads: Mapping[str, int]) -> dict[str, int]:
-    """How long each metric is kept: what rules look back, and what experiments read of the past beside that."""
-    spans = dict(program.needs())
+def _spans(program: promql.Program, judged: promql.Program, reads: Mapping[str, int], behind_ms: int) -> dict[str, int]:
+    """How long each metric is kept: what rules look back, and what experiments read of the past beside that.
+
+    `behind_ms`: the longest `query_offset`, by which a group is evaluated in the past.
+    """
+    spans = {metric: span + behind_ms for metric, span in program.needs().items()}
     for metric, span in judged.needs().items():
         spans[metric] = max(spans.get(metric, 0), span)
     for expr, read in reads.items():

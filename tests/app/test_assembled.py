@@ -274,3 +274,13 @@ def test_after_stop_the_journal_says_so_and_the_database_is_closed(sidecar):
         .startswith('{"event":"interrupted"')
     )
     connection.close()
+
+
+def test_a_group_that_is_evaluated_in_the_past_finds_its_whole_window_there():
+    from sidecar import promql
+    from sidecar.app.sidecar import _spans
+
+    rules, judged = promql.compile(["rate(x[10m])"]), promql.compile(["rate(y[1m])"])
+    spans = _spans(rules, judged, {"rate(y[1m])": 180_000}, behind_ms=1_200_000)
+    assert spans["x"] == 600_000 + 1_200_000
+    assert spans["y"] == 60_000 + 180_000

@@ -266,9 +266,10 @@ def test_the_trainer_goes_on_whatever_becomes_of_the_socket_and_finds_the_next_o
 def test_a_sidecar_that_never_says_welcome_is_left(sidecar, attach, monkeypatch):
     monkeypatch.setattr(agents, "HELLO_TIMEOUT", 0.2)
     server = sidecar()
-    attach()
+    run = attach()
     server.accept(welcome=False)
     assert server.hung_up()
+    assert run._parts.meter.errors == 0, "a sidecar's trouble is no error of ours"
 
 
 def test_a_sidecar_that_speaks_another_version_is_left(sidecar, attach):
@@ -294,6 +295,7 @@ def test_a_sidecar_that_does_not_read_costs_the_connection_and_nothing_else(side
         run.step()
     assert eventually(lambda: not run.connected)
     assert run._parts.meter.steps > 0
+    assert run._parts.meter.errors == 0
 
 
 def test_a_descriptor_sent_along_with_an_order_is_not_taken_in(sidecar, attach):
