@@ -33,7 +33,9 @@ class Rows(Dataset):
 
 
 class Training:
-    """One model and two equal loaders, one of them attached. Times are in nanoseconds."""
+    """One model and two equal loaders, one of them attached. Times are in nanoseconds: wall time, or CPU time of the
+    training thread, which does not count what other programs take and so is the steadier of the two.
+    """
 
     def __init__(self, socket: Path, step_ms: float, workers: int) -> None:
         """Adds layers until a step takes about `step_ms`, of one CPU thread."""
@@ -50,7 +52,7 @@ class Training:
         fastest = {}
         for depth in (2, 6):
             self._build(width, depth)
-            fastest[depth] = min(self.block(False, 20))
+            fastest[depth] = min(cpu for _, cpu in self.block(False, 20))
         a_layer = max(1, (fastest[6] - fastest[2]) / 4)
         self._build(width, max(2, round(2 + (step_ms * 1e6 - fastest[2]) / a_layer)))
 
@@ -78,14 +80,14 @@ class Training:
             self._run = None
             run.close()
 
-    def block(self, watched: bool, steps: int) -> list[int]:
-        """The time of each of `steps` steps, with `run.loader` and `run.step` or with the plain loader and nothing."""
+    def block(self, watched: bool, steps: int) -> list[tuple[int, int]]:
+        """(wall, CPU) of each of `steps` steps, with `run.loader` and `run.step` or without either."""
         after = self._run.step if watched and self._run is not None else _nothing
         model, optimizer, batches = self._model, self._optimizer, self._batches[watched]
-        clock = time.perf_counter_ns
+        clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
         times, calls = [], []
         for _ in range(WARM_UP + steps):
-            began = clock()
+            cpu, began = cpu_clock(), clock()
             inputs, targets = next(batches)
             loss = nn.functional.mse_loss(model(inputs), targets)
             optimizer.zero_grad()
@@ -94,13 +96,13 @@ class Training:
             called = clock()
             after(loss)
             ended = clock()
-            times.append(ended - began)
+            times.append((ended - began, cpu_clock() - cpu))
             calls.append(ended - called)
         if after is not _nothing:
             self.calls += calls[WARM_UP:]
         return times[WARM_UP:]
 
-    def block_with_client(self, attached: bool, steps: int) -> list[int]:
+    def block_with_client(self, attached: bool, steps: int) -> list[tuple[int, int]]:
         """As `block`, but without `attached` there is no client thread either."""
         if not attached:
             return self.block(False, steps)

@@ -11,6 +11,9 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 RESAMPLES = 2000
 
@@ -23,10 +26,18 @@ class Estimate:
     low: float
     high: float
 
+    def at_most(self, limit: float) -> bool | None:
+        """None where the interval holds the limit: the machine was too noisy to tell."""
+        if self.high <= limit:
+            return True
+        return False if self.low > limit else None
 
-def interleaved(
-    pairs: int, run: Callable[[bool], Sequence[int]], rng: random.Random
-) -> list[tuple[list[int], list[int]]]:
+
+Pairs = Sequence[tuple[Sequence[float], Sequence[float]]]
+"""Times of the steps of blocks that belong together: (with, without)."""
+
+
+def interleaved(pairs: int, run: Callable[[bool], Sequence[T]], rng: random.Random) -> list[tuple[list[T], list[T]]]:
     """`run(True)` and `run(False)` side by side, `pairs` times, each pair in a random order: [(with, without)]."""
     found = []
     for _ in range(pairs):
@@ -42,18 +53,18 @@ def quantile(values: Sequence[float], q: float) -> float:
     return float(ordered[min(len(ordered) - 1, int(q * len(ordered)))])
 
 
-def added(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rng: random.Random) -> Estimate:
+def added(pairs: Pairs, rng: random.Random) -> Estimate:
     """The median over the pairs of (median with − median without)."""
     differences = [statistics.median(a) - statistics.median(b) for a, b in pairs]
     return _bootstrap(differences, statistics.median, rng)
 
 
-def added_at(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], q: float) -> float:
+def added_at(pairs: Pairs, q: float) -> float:
     """The q-quantile of all steps with, less that of all steps without."""
     return quantile([x for a, _ in pairs for x in a], q) - quantile([x for _, b in pairs for x in b], q)
 
 
-def ratio(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rng: random.Random) -> Estimate:
+def ratio(pairs: Pairs, rng: random.Random) -> Estimate:
     """Mean time with ÷ mean time without: the geometric mean over the pairs.
 
     Means, because the client's own thread takes its turn in one step of fifteen, which no median sees. A step over
@@ -61,7 +72,7 @@ def ratio(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rng: random.Rand
     """
     cap = 3 * statistics.median([x for a, b in pairs for block in (a, b) for x in block])
 
-    def mean(block: Sequence[int]) -> float:
+    def mean(block: Sequence[float]) -> float:
         return statistics.fmean(min(x, cap) for x in block)
 
     found = _bootstrap([math.log(mean(a) / mean(b)) for a, b in pairs], statistics.fmean, rng)

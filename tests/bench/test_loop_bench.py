@@ -63,6 +63,11 @@ def test_a_slowdown_of_two_per_cent_is_seen():
     assert 1.015 < found.low < found.value < found.high < 1.025
 
 
+@pytest.mark.parametrize(("limit", "verdict"), [(0.9, False), (1.1, None), (1.3, True)])
+def test_a_target_within_the_interval_is_neither_met_nor_missed(limit, verdict):
+    assert _paired.Estimate(1.1, 1.0, 1.2).at_most(limit) is verdict
+
+
 def test_each_pair_has_both_kinds_in_an_order_that_varies():
     asked = []
 
