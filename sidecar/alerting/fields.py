@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from sidecar import durations
-from sidecar.errors import Problem
+from sidecar.errors import Problem, QueryError
 
 _TAG = "tag:yaml.org,2002:"
 _INT = re.compile(r"[+-]?(?:0x[0-9a-fA-F_]+|0o?[0-7_]+|0b[01_]+|[0-9][0-9_]*)$")
@@ -178,6 +178,18 @@ def column_of(node: yaml.Node, offset: int) -> int:
         return 0
     quotes = node.end_mark.column - node.start_mark.column - len(node.value)
     return offset + quotes // 2 if quotes == (2 if node.style in ("'", '"') else 0) else 0
+
+
+def parse_error(error: QueryError, expr: str) -> str:
+    """What is wrong with an expression, with the line and column in it where the parser knows, as Prometheus says it.
+
+    The problem itself is placed at the value in the file: an expression of several lines keeps its own count.
+    """
+    if error.offset < 0:
+        return f"could not parse expression: {error}"
+    before = expr[: error.offset]
+    column = error.offset - (before.rfind("\n") + 1) + 1
+    return f"could not parse expression: {before.count(chr(10)) + 1}:{column}: {error}"
 
 
 def _pairs(node: yaml.MappingNode, found: Findings) -> Iterator[tuple[Any, yaml.Node]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from sidecar import promql
-from sidecar.alerting.fields import Findings, Mapped, column_of, is_null
+from sidecar.alerting.fields import Findings, Mapped, column_of, is_null, parse_error
 from sidecar.alerting.rules import Rule, RuleGroup, Templates
 from sidecar.alerting.templates import Template, TemplateParser
 from sidecar.errors import ConfigError, Problem, QueryError, TemplateError
@@ -138,7 +138,7 @@ class _Loader:
         try:
             self._parse_expr(expr)
         except QueryError as e:
-            fields.found.error(node, f"could not parse expression: {e}", offset=column_of(node, e.offset))
+            fields.found.error(node, parse_error(e, expr))
 
     def _templates(self, texts: Mapping[str, tuple[yaml.Node, str]], found: Findings, what: str) -> dict[str, Template]:
         out: dict[str, Template] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sidecar import promql
-from sidecar.alerting.fields import Findings, Mapped, column_of, is_null
+from sidecar.alerting.fields import Findings, Mapped, is_null, parse_error
 from sidecar.alerting.loader import ParseExpr
 from sidecar.alerting.rules import Rule, RuleGroup
 from sidecar.alerting.templates import Template
@@ -75,7 +75,7 @@ def _override(alert: str, fields: Mapped, parse_expr: ParseExpr) -> Override:
         try:
             parse_expr(expr)
         except QueryError as e:
-            fields.found.error(node, f"could not parse expression: {e}", offset=column_of(node, e.offset))
+            fields.found.error(node, parse_error(e, expr))
     severity = fields.text("severity") or None
     if severity is not None and severity not in _SEVERITIES:
         fields.found.error(fields.place("severity"), f"severity must be one of {', '.join(_SEVERITIES)}")

@@ -84,17 +84,18 @@ def test_a_problem_is_told_with_line_and_column(wrong, right, line, column, mess
     assert [p[:2] for p in matching[:1]] == [(line, column)], found
 
 
-def test_bad_promql_is_pointed_at_inside_the_expression_where_the_parser_knows():
+def test_bad_promql_is_placed_at_the_value_and_says_where_inside_it():
     text = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: sum(x) > nosuch(y)\n"
     ((line, column, message),) = problems(text)
-    assert (line, column) == (5, 11 + len("sum(x) > "))
-    assert message.startswith("could not parse expression: ")
-
-
-def test_bad_promql_in_a_block_is_pointed_at_the_block():
-    text = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: |\n      sum(x) >\n      nosuch(y)\n"
-    ((line, column, _),) = problems(text)
     assert (line, column) == (5, 11)
+    assert message.startswith("could not parse expression: 1:10: ")
+
+
+def test_bad_promql_in_a_block_counts_the_lines_of_the_expression():
+    text = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: |\n      sum(x) >\n      nosuch(y)\n"
+    ((line, column, message),) = problems(text)
+    assert (line, column) == (5, 11)
+    assert message.startswith("could not parse expression: 2:1: ")
 
 
 def test_every_problem_of_every_file_is_listed(tmp_path):

@@ -76,11 +76,11 @@ def test_findings_of_all_files_come_in_the_order_of_the_files(check):
     assert "file1.yaml: 1 rule" in out
 
 
-def test_bad_promql_is_placed_inside_the_value_of_expr(check):
+def test_bad_promql_is_placed_at_the_value_of_expr(check):
     text = "groups:\n- name: g\n  rules:\n  - alert: A\n    expr: sum(up) by\n  - alert: B\n    expr: 'rat(up)'\n"
     code, _, err = check(text)
     assert code == 1
-    assert [line.split(": ")[0] for line in err.splitlines()] == ["file0.yaml:5:11", "file0.yaml:7:12"]
+    assert [line.split(": ")[0] for line in err.splitlines()] == ["file0.yaml:5:11", "file0.yaml:7:11"]
 
 
 def test_a_warning_passes_unless_strict(check):

@@ -12,7 +12,9 @@ from sidecar.plugins import Registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-CODE = [p for room in ("spikewatch", "sidecar", "remediations", "examples", "bench") for p in (ROOT / room).rglob("*.py")]
+CODE = [
+    p for room in ("spikewatch", "sidecar", "remediations", "examples", "bench") for p in (ROOT / room).rglob("*.py")
+]
 
 
 @pytest.fixture(scope="module")
