@@ -51,7 +51,7 @@ STOP_EVERY = 8  # steps between two agreements on whether to stop
 class ObjectStoreImages(Dataset):
     """Images of an HTTP object store, one GET each: `__getitem__(i)` is (image float32 [3, 32, 32], class, i)."""
 
-    def __init__(self, url: str, turn: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> None:
+    def __init__(self, url: str, turn: Callable[[], AbstractContextManager[None]]) -> None:
         """`turn` is entered while an image is decoded."""
         self.url, self.turn = url.rstrip("/"), turn
         with urllib.request.urlopen(f"{self.url}/dataset", timeout=10) as answer:
@@ -107,31 +107,25 @@ def small_cnn(width: int) -> nn.Module:
     )  # fmt: skip
 
 
-class OneCore:
-    """One core for all loader workers together, as a container's CPU quota would give them.
+class Quota:
+    """`cores` of CPU for all decoding on this machine together, as a container's CPU quota would give.
 
-    They are pinned to it, and take turns at decoding: by pinning alone, more workers would win more of a busy core
-    from other programs. `turns` is a file to lock; the lock of a process that dies is free again.
+    One worker decodes at a time, and then all sleep until its CPU time is paid for. `turns` is a file to lock; the
+    lock of a process that dies is free again.
     """
 
-    def __init__(self, turns: Path) -> None:
-        self.turns = turns
-        self.core, *self.others = sorted(os.sched_getaffinity(0))
-
-    def pin(self, worker: int) -> None:
-        """The loader's `worker_init_fn`."""
-        os.sched_setaffinity(0, {self.core})
-
-    def leave(self) -> None:
-        """Moves this process to the other cores, if there are any, so that it does not compete with its workers."""
-        os.sched_setaffinity(0, set(self.others) or {self.core})
+    def __init__(self, cores: float, turns: Path) -> None:
+        self.cores, self.turns = cores, turns
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """One process at a time is inside."""
+        """Decode inside."""
         with self.turns.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            began, used = time.perf_counter(), time.thread_time()
             yield
+            due = began + (time.thread_time() - used) / self.cores
+            time.sleep(max(0.0, due - time.perf_counter()))
 
 
 def waits(loader: Any) -> Iterator[tuple[float, Any]]:
@@ -182,8 +176,8 @@ def train(args: argparse.Namespace) -> None:
     stop = Stop(args.seconds, args.steps)
 
     args.output.mkdir(parents=True, exist_ok=True)
-    core = OneCore(args.output / "turns") if args.one_core else None
-    dataset = ObjectStoreImages(args.url, core.turn) if core else ObjectStoreImages(args.url)
+    turn = Quota(args.decode_cores, args.output / "turns").turn if args.decode_cores else contextlib.nullcontext
+    dataset = ObjectStoreImages(args.url, turn)
     sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, shuffle=True, seed=args.seed)
     loader = DataLoader(
         dataset,
@@ -191,10 +185,7 @@ def train(args: argparse.Namespace) -> None:
         sampler=sampler,
         num_workers=args.workers,
         prefetch_factor=args.prefetch if args.workers else None,
-        worker_init_fn=core.pin if core else None,
     )
-    if core:
-        core.leave()
     model = small_cnn(args.width)
     if world > 1:
         model = DistributedDataParallel(model)
@@ -247,7 +238,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1_000_000_000, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so many seconds")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the forward and backward pass")
-    parser.add_argument("--one-core", action="store_true", help="one core for all workers, as under a CPU quota")
+    parser.add_argument("--decode-cores", type=float, help="CPU quota of all decoding together; default: no limit")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-import psutil
 import pytest
 
 from sidecar.cli.demo.launch import store_url, training_script
@@ -98,22 +99,23 @@ def test_a_store_that_is_not_there_is_an_error_that_names_it(tmp_path):
     assert "Connection refused" in done.stderr
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to keep the workers from")
-def test_workers_on_one_core_share_one_core_and_leave_the_others_to_the_training_process(store, tmp_path):
-    """What the scenario `cpu-bound` rests on."""
-    process = subprocess.Popen(command(store, tmp_path, "--one-core"), env={**os.environ, "SPIKEWATCH_DISABLE": "1"})
-    log = TrainingLog(tmp_path)
-    deadline = time.monotonic() + 40
-    try:
-        while log.first_step() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-            log.poll()
-        workers = [child.pid for child in psutil.Process(process.pid).children()]
-        first, *others = sorted(os.sched_getaffinity(0))
-        assert os.sched_getaffinity(process.pid) == set(others)
-        assert workers
-        assert {frozenset(os.sched_getaffinity(pid)) for pid in workers} == {frozenset({first})}
-    finally:
-        process.kill()
-        process.wait(10)
+def test_under_a_quota_decoding_takes_the_wall_time_that_its_cpu_time_is_worth_for_all_workers_together(tmp_path):
+    """What the scenario `cpu-bound` rests on: two at once, at a tenth of a core each 20 ms of work, take 400 ms."""
+    spec = importlib.util.spec_from_file_location("train_images", training_script())
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    quota = script.Quota(0.1, tmp_path / "turns")
+
+    def decode():
+        with quota.turn():
+            until = time.thread_time() + 0.02
+            while time.thread_time() < until:
+                pass
+
+    began = time.perf_counter()
+    threads = [threading.Thread(target=decode) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert time.perf_counter() - began >= 0.4

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-SIDES = (32, 1920)  # thumbnails, and originals that cost a core about 50 ms to decode
+SIDES = (32, 1024)  # thumbnails, and originals that cost a core about 15 ms to decode
 PICTURES = 64  # distinct pictures; image i shows picture i modulo this
 CLASSES = 10
 MAX_HEAD = 16_384  # bytes of request line and headers
