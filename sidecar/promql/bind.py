@@ -139,7 +139,8 @@ class Binder:
     def _over_samples(self, name: str, node: Range, parameter: Operator | None) -> Operator:
         selection = self.selection(node.selector)
         name = "present_over_time" if name == "absent_over_time" else name
-        if self._face == "incremental" and node.selector.at is None and name in USES:
+        moves = name in USES and (name != "quantile_over_time" or isinstance(parameter, calls.Constant))
+        if self._face == "incremental" and node.selector.at is None and moves:
             windows = self._windows.setdefault(node, Windows(selection, node.range_ms))
             return SlidingRange(self._context, name, node, selection, windows, parameter)
         return OverRange(self._context, name, node, selection, parameter)

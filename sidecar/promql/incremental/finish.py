@@ -22,11 +22,18 @@ MAKERS: dict[str, Callable[[Track], Accumulator]] = {
     "max": lambda track: Folded(track, Extreme(largest=True), stagger=3),
     "min": lambda track: Folded(track, Extreme(largest=False), stagger=5),
     "moments": lambda track: Folded(track, Moments(), stagger=7),
-    "ranks": Ranks,
     "resets": lambda track: Count(track, resets=True),
     "total": lambda track: Folded(track, Total(), stagger=11),
 }
-"""Window state by kind."""
+"""Window state by kind; `ranks:φ` is made for its φ."""
+
+
+def make(kind: str, track: Track) -> Accumulator:
+    """The named window state."""
+    if kind.startswith("ranks:"):
+        return Ranks(track, float(kind.removeprefix("ranks:")))
+    return MAKERS[kind](track)
+
 
 USES: dict[str, str] = {
     "avg_over_time": "total",
@@ -42,7 +49,7 @@ USES: dict[str, str] = {
     "min_over_time": "min",
     "predict_linear": "line",
     "present_over_time": "",
-    "quantile_over_time": "ranks",
+    "quantile_over_time": "ranks:",
     "rate": "lost",
     "resets": "resets",
     "stddev_over_time": "moments",
@@ -129,9 +136,9 @@ def _pairs(track: Track, name: str, start: int, end: int, t: int, p: float) -> F
 
 
 def _quantile(track: Track, name: str, start: int, end: int, t: int, p: float) -> F64:
-    state = track.accumulators["ranks"]
+    state = track.accumulators[f"ranks:{p!r}"]
     assert isinstance(state, Ranks)
-    return state.quantile(p)
+    return state.quantile()
 
 
 def _folded(track: Track, kind: str) -> Partial:

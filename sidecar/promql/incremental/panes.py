@@ -76,12 +76,11 @@ class Folded(Accumulator):
         if track.hi == track.lo:
             return
         length = max(_SHORTEST, isqrt(track.hi - track.lo))
-        at = track.lo
-        to = min(at + 1 + self._stagger % length, track.hi)
-        while at < track.hi:
+        at, to = track.lo, track.lo + 1 + self._stagger % length
+        while to <= track.hi:
             self._panes.append((at, to, self._fold.pick(self._suffixes(at, to), 0)))
-            at, to = to, min(to + length, track.hi)
-        self._open_from = track.hi
+            at, to = to, to + length
+        self._open_from = at
         self._renew()
 
     def add(self, slot: int, row: F64, valid: Bools | None) -> None:
@@ -93,7 +92,12 @@ class Folded(Accumulator):
             self._tail = self._one(row, t_ms, valid)
         else:
             self._tail = self._fold.push(self._tail, row, t_ms, valid)
-        if slot + 1 - self._open_from >= max(_SHORTEST, isqrt(slot + 1 - self.track.lo)):
+        length = slot + 1 - self._open_from
+        wanted = max(_SHORTEST, isqrt(slot + 1 - self.track.lo))
+        # Renewing the front is the costliest tick. A few ticks before it, what is in no pane yet is closed into one,
+        # so that the renewal does not have to go through that too.
+        soon = self._front_to - self.track.lo == _SHORTEST // 2 and 2 * length >= wanted
+        if soon or length >= 2 * wanted or (length >= wanted and self._front_to - self.track.lo > _SHORTEST):
             self._close(slot + 1)
 
     def _one(self, row: F64, t_ms: int, valid: Bools | None) -> Partial:

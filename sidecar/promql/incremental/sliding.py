@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from sidecar.promql.frame import Vec
-from sidecar.promql.incremental.finish import MAKERS, USES, finish
+from sidecar.promql.incremental.finish import USES, finish, make
 from sidecar.promql.incremental.latest import Latest
 from sidecar.promql.incremental.track import Track
 from sidecar.promql.operator import Context, Operator, Value, checked
@@ -73,7 +73,7 @@ class Windows:
 
     def _track(self, part: Part) -> Track:
         track = Track(part)
-        track.accumulators = {kind: MAKERS[kind](track) for kind in self._kinds}
+        track.accumulators = {kind: make(kind, track) for kind in self._kinds}
         return track
 
     def at(self, end_ms: int) -> list[Track] | None:
@@ -102,7 +102,8 @@ class SlidingRange(Operator):
         super().__init__(context, () if parameter is None else (parameter,))
         self._name, self._node, self._selection, self._windows = name, node, selection, windows
         self._naive = OverRange(context, name, node, selection, parameter)
-        windows.require(USES[name])
+        phi = parameter.at(0) if parameter is not None else None
+        windows.require(f"{USES[name]}{phi!r}" if USES[name].endswith(":") else USES[name])
 
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         end_ms = t_ms - self._node.selector.offset_ms
