@@ -110,6 +110,7 @@ class Evaluator:
         self._program, self._context = program, context
         self._binder = Binder(context, face)
         self._operators: dict[str, Operator] = {}
+        self._ranges = frozenset(e for e in program.exprs if isinstance(program.node(e), Range | Subquery))
         for expr in program.exprs:
             node = program.node(expr)
             if isinstance(node, Range):
@@ -120,7 +121,7 @@ class Evaluator:
 
     def at(self, expr: str, t_ms: int) -> Vector | float | str:
         """The value of an instant query at `t_ms`. Raises QueryError, for a range vector too: see `matrix`."""
-        if isinstance(self._program.node(expr), Range | Subquery):
+        if expr in self._ranges:
             raise QueryError("this is a range vector, not an instant vector or a number", expr)
         self._context.begin(t_ms, t_ms)
         return _located(expr, partial(_public_at, self._operators[expr], t_ms))
@@ -137,7 +138,7 @@ class Evaluator:
 
     def over(self, expr: str, start_ms: int, end_ms: int, step_ms: int) -> Iterator[tuple[int, Vector | float]]:
         """A range query: the value at each step. Raises QueryError."""
-        if isinstance(self._program.node(expr), Range | Subquery):
+        if expr in self._ranges:
             raise QueryError("a range query wants an instant vector or a number, not a range vector", expr)
         operator = self._operators[expr]
         if step_ms <= 0:

@@ -8,7 +8,8 @@ import numpy as np
 
 from sidecar.promql.incremental.edges import Count, Resets
 from sidecar.promql.incremental.folds import Extreme, Line, Moments, Total
-from sidecar.promql.incremental.panes import Folded, Partial
+from sidecar.promql.incremental.panes import Folded
+from sidecar.promql.incremental.pile import Partial
 from sidecar.promql.incremental.ranks import Ranks
 from sidecar.promql.incremental.track import Accumulator, Track
 from sidecar.promql.rangefuncs import extrapolation, range_function

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from sidecar.promql import exact
-from sidecar.promql.incremental.panes import Fold, Partial
+from sidecar.promql.incremental.panes import Fold
+from sidecar.promql.incremental.pile import Partial, Pile
 from sidecar.store.cells import F64, I64, Bools
 
 
@@ -46,9 +47,10 @@ class Total(Fold):
         part = after - total
         return after, correction + ((total - (after - part)) + (value - part)) + rest
 
-    def merge_all(self, partials: list[Partial], width: int) -> Partial:
-        sums, rest = exact.running(np.array([p[0] for p in partials]))
-        return sums[-1], rest[-1] + np.add.reduce([p[1] for p in partials], axis=0)
+    def merge_all(self, pile: Pile) -> Partial:
+        totals, corrections = pile.all()
+        sums, rest = exact.running(totals)
+        return sums[-1], rest[-1] + corrections.sum(axis=0)
 
     def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
         return tuple(_padded(component, width, extra, 0.0, stacked) for component in partial)
@@ -70,8 +72,8 @@ class Extreme(Fold):
     def merge(self, older: Partial, younger: Partial) -> Partial:
         return (self._better(older[0], younger[0]),)
 
-    def merge_all(self, partials: list[Partial], width: int) -> Partial:
-        return (self._better.reduce([p[0] for p in partials], axis=0),)
+    def merge_all(self, pile: Pile) -> Partial:
+        return (self._better.reduce(pile.all()[0], axis=0),)
 
     def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
         return (_padded(partial[0], width, extra, np.nan, stacked),)
@@ -136,29 +138,26 @@ class Moments(Fold):
         step = away * (n_b / np.maximum(n, 1))
         return n, anchor, mean_a + step, spread_a + spread_b + away * step * n_a
 
-    def merge_all(self, partials: list[Partial], width: int) -> Partial:
-        even, n, anchor, shifted = _stacked(partials, width)
-        spreads = np.array([p[3] for p in partials])
+    def merge_all(self, pile: Pile) -> Partial:
+        n, anchors, means, spreads = pile.all()
+        anchor, shifted = _around(n, anchors, means)
         total = n.sum(axis=0)
         mean = (n * shifted).sum(axis=0) / np.maximum(total, 1)
         away = shifted - mean
         spread = spreads.sum(axis=0) + (n * away * away).sum(axis=0)
-        return int(total[0]) if even else total, anchor, mean, spread
+        return int(total[0]) if pile.plain(0) else total, anchor.copy(), mean, spread
 
     def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
         return tuple(_padded(component, width, extra, 0, stacked) for component in partial)
 
 
-def _stacked(partials: list[Partial], width: int) -> tuple[bool, I64, F64, F64]:
-    """Whether all series share their counts, counts [partial, 1 or series], anchors, and means relative to them."""
-    if all(isinstance(p[0], int) for p in partials):
-        n = np.array([p[0] for p in partials])[:, None]
-        anchor = partials[-1][-3]
-        return True, n, anchor, (np.array([p[-3] for p in partials]) - anchor) + np.array([p[-2] for p in partials])
-    n = np.array([np.broadcast_to(p[0], width) for p in partials])
-    anchors = np.array([p[-3] for p in partials])
-    anchor = _anchor(anchors, n > 0)
-    return False, n, anchor, np.where(n > 0, (anchors - anchor) + np.array([p[-2] for p in partials]), 0.0)
+def _around(n: I64, anchors: F64, means: F64) -> tuple[F64, F64]:
+    """One anchor by series for many partials, and the partials' means relative to it; 0 where there is no sample."""
+    some = n > 0
+    if some.all():
+        return anchors[-1], (anchors - anchors[-1]) + means
+    anchor = _anchor(anchors, np.broadcast_to(some, anchors.shape))
+    return anchor, np.where(some, (anchors - anchor) + means, 0.0)
 
 
 class Line(Fold):
@@ -247,25 +246,20 @@ class Line(Fold):
             sxy_a + sxy_b + away * (dx * weight),
         )
 
-    def merge_all(self, partials: list[Partial], width: int) -> Partial:
-        even, n, anchor, shifted = _stacked(partials, width)
-        base = partials[-1][1]
-        offsets = [(p[1] - base) / 1000 for p in partials]
-        if even:
-            xs = np.array([o + p[2] for o, p in zip(offsets, partials, strict=True)])[:, None]
-            sxxs = np.array([p[3] for p in partials])[:, None]
-        else:
-            xs = np.array([np.broadcast_to(o + p[2], width) for o, p in zip(offsets, partials, strict=True)])
-            sxxs = np.array([np.broadcast_to(p[3], width) for p in partials])
+    def merge_all(self, pile: Pile) -> Partial:
+        n, bases, x_means, sxxs, anchors, means, sxys = pile.all()
+        anchor, shifted = _around(n, anchors, means)
+        base = int(bases[-1, 0])
+        xs = (bases - base) / 1000 + x_means
         total = n.sum(axis=0)
         size = np.maximum(total, 1)
         x, mean = (n * xs).sum(axis=0) / size, (n * shifted).sum(axis=0) / size
         dx, away = xs - x, shifted - mean
         sxx = sxxs.sum(axis=0) + (n * dx * dx).sum(axis=0)
-        sxy = np.add.reduce([p[6] for p in partials], axis=0) + (n * dx * away).sum(axis=0)
-        if even:
-            return int(total[0]), base, float(x[0]), float(sxx[0]), anchor, mean, sxy
-        return total, base, x, sxx, anchor, mean, sxy
+        sxy = sxys.sum(axis=0) + (n * dx * away).sum(axis=0)
+        if pile.plain(0):
+            return int(total[0]), base, float(x[0]), float(sxx[0]), anchor.copy(), mean, sxy
+        return total, base, x, sxx, anchor.copy(), mean, sxy
 
     def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
         n, base, *rest = partial

@@ -13,16 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from math import isqrt
-from typing import Any
 
 import numpy as np
 
+from sidecar.promql.incremental.pile import Partial, Pile
 from sidecar.promql.incremental.track import Accumulator, Track
 from sidecar.store import cells
 from sidecar.store.cells import F64, I64, Bools
-
-Partial = tuple[Any, ...]
-"""What a fold knows of some samples: arrays by series, or plain numbers where all series agree."""
 
 _SHORTEST = 8
 
@@ -43,8 +40,8 @@ class Fold(ABC):
         """Of both."""
 
     @abstractmethod
-    def merge_all(self, partials: list[Partial], width: int) -> Partial:
-        """Of all, oldest first; at least one."""
+    def merge_all(self, pile: Pile) -> Partial:
+        """Of all in a pile; at least one."""
 
     @abstractmethod
     def grow(self, partial: Partial, width: int, extra: int, stacked: bool) -> Partial:
@@ -65,20 +62,22 @@ class Folded(Accumulator):
         self._front: Partial | None = None
         self._front_from = self._front_to = 0
         self._tail: Partial | None = None
-        self._panes: deque[tuple[int, int, Partial]] = deque()  # (from, to, partial), oldest first
+        self._panes: deque[tuple[int, int]] = deque()  # (from, to), oldest first
+        self._pile = Pile()  # what is in them
         self._open_from = 0  # slots from here on are in no pane yet
 
     def rebuild(self) -> None:
         track = self.track
         self._front, self._tail = None, None
         self._panes.clear()
+        self._pile = Pile()
         self._front_from = self._front_to = self._open_from = track.lo
         if track.hi == track.lo:
             return
         length = max(_SHORTEST, isqrt(track.hi - track.lo))
         at, to = track.lo, track.lo + 1 + self._stagger % length
         while to <= track.hi:
-            self._panes.append((at, to, self._fold.pick(self._suffixes(at, to), 0)))
+            self._add_pane(at, to)
             at, to = to, to + length
         self._open_from = at
         self._renew()
@@ -110,12 +109,17 @@ class Folded(Accumulator):
             self._front_from = self.track.lo
             self._front = self._suffixes(self._front_from, self._front_to)
             return
-        start, to, _ = self._panes.pop()
-        self._panes.append((start, to, self._fold.pick(self._suffixes(start, to), 0)))
+        start, to = self._panes.pop()
+        self._pile.drop_youngest()
+        self._add_pane(start, to)
         self._retail()
 
+    def _add_pane(self, start: int, to: int) -> None:
+        self._panes.append((start, to))
+        self._pile.append(self._fold.pick(self._suffixes(start, to), 0))
+
     def _close(self, to: int) -> None:
-        self._panes.append((self._open_from, to, self._fold.pick(self._suffixes(self._open_from, to), 0)))
+        self._add_pane(self._open_from, to)
         self._open_from = to
 
     def evict(self, slot: int) -> None:
@@ -126,24 +130,29 @@ class Folded(Accumulator):
         """The next pane, or what is in none yet, becomes the front."""
         track = self.track
         while self._panes and self._panes[0][1] <= track.lo:
-            self._panes.popleft()
+            self._drop_oldest()
         if self._panes:
-            _, self._front_to, _ = self._panes.popleft()
+            self._front_to = self._drop_oldest()
         else:
             self._front_to = self._open_from = track.hi
         self._front_from = track.lo
         self._front = self._suffixes(track.lo, self._front_to) if self._front_to > track.lo else None
         self._retail()
 
+    def _drop_oldest(self) -> int:
+        self._pile.drop_oldest()
+        return self._panes.popleft()[1]
+
     def _retail(self) -> None:
+        """The tail anew: the panes, and what is in none yet."""
         hi = max(self.track.hi, self._open_from)
-        rest = [partial for _, _, partial in self._panes]
+        tail = None
+        if self._panes:
+            tail = self._pile.only() if len(self._panes) == 1 else self._fold.merge_all(self._pile)
         if self._open_from < hi:
-            rest.append(self._fold.pick(self._suffixes(self._open_from, hi), 0))
-        if not rest:
-            self._tail = None
-        else:
-            self._tail = rest[0] if len(rest) == 1 else self._fold.merge_all(rest, self.track.width)
+            rest = self._fold.pick(self._suffixes(self._open_from, hi), 0)
+            tail = rest if tail is None else self._fold.merge(tail, rest)
+        self._tail = tail
 
     def _suffixes(self, low: int, high: int) -> Partial:
         part = self.track.part
@@ -157,7 +166,7 @@ class Folded(Accumulator):
             self._front = self._fold.grow(self._front, before, extra, True)
         if self._tail is not None:
             self._tail = self._fold.grow(self._tail, before, extra, False)
-        self._panes = deque((a, b, self._fold.grow(partial, before, extra, False)) for a, b, partial in self._panes)
+        self._pile.grow(lambda all_of_them: self._fold.grow(all_of_them, before, extra, True))
 
     def value(self) -> Partial | None:
         """The summary of the whole window, None when it is empty."""
