@@ -68,25 +68,21 @@ def replay(n: int, window: str, history_s: int, ticks: int) -> Replay:
     took, pushes = [], []
     by_rule: dict[str, list[float]] = {name: [] for name in world.rules}
     gc.collect()
-    gc.disable()  # as a pause of the collector is no property of a tick; the sidecar freezes what it loads
     cpu = 0.0
-    try:
-        for k in range(history_s, history_s + ticks):
-            t_ms = START_MS + k * 1000
-            rows = [metric.values[k] for metric in load]
-            started, cpu_started = time.perf_counter(), time.process_time()
-            world.push(t_ms, rows)
-            pushed = time.perf_counter()
-            world.manager.tick(t_ms + 5)
-            done = time.perf_counter()
-            if k >= history_s + warm_up:
-                cpu += time.process_time() - cpu_started
-                took.append(done - pushed)
-                pushes.append(pushed - started)
-                for status in world.manager.rules()[0].rules:
-                    by_rule[status.rule.name].append(status.history[-1].duration_ns / 1e3)
-    finally:
-        gc.enable()
+    for k in range(history_s, history_s + ticks):
+        t_ms = START_MS + k * 1000
+        rows = [metric.values[k] for metric in load]
+        started, cpu_started = time.perf_counter(), time.process_time()
+        world.push(t_ms, rows)
+        pushed = time.perf_counter()
+        world.manager.tick(t_ms + 5)
+        done = time.perf_counter()
+        if k >= history_s + warm_up:
+            cpu += time.process_time() - cpu_started
+            took.append(done - pushed)
+            pushes.append(pushed - started)
+            for status in world.manager.rules()[0].rules:
+                by_rule[status.rule.name].append(status.history[-1].duration_ns / 1e3)
     assert not any(status.failures for status in world.manager.rules()[0].rules)
     stats = world.store.stats()
     return Replay(by_rule, np.array(took) * 1e6, np.array(pushes) * 1e6, cpu, stats.bytes / stats.series)
