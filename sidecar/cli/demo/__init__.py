@@ -33,6 +33,11 @@ SCENARIOS = ("data-starvation", "bad-fix", "cpu-bound")
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the directory with logs and journal is made; by default among the temporary files.",
 )
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also save what stands on the terminal at the end as an SVG (not with --plain).",
+)
 @click.option("--plain", is_flag=True, help="One line an event instead of the live picture.")
 def demo(
     scenario: str,
@@ -40,6 +45,7 @@ def demo(
     gpu_usd_per_hour: float,
     alertmanager: str,
     json_file: Path | None,
+    picture: Path | None,
     seed: int | None,
     keep: Path | None,
     plain: bool,
@@ -57,4 +63,4 @@ def demo(
     from sidecar.cli.demo.launch import Options
 
     options = Options(nproc, gpu_usd_per_hour, alertmanager.rstrip("/"), seed)
-    sys.exit(play(scenario, options, json_file=json_file, keep=keep, plain=plain))
+    sys.exit(play(scenario, options, json_file=json_file, picture=picture, keep=keep, plain=plain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ def play(
     options: Options,
     *,
     json_file: Path | None = None,
+    picture: Path | None = None,
     keep: Path | None = None,
     plain: bool = False,
     pace: Pace | None = None,
@@ -59,6 +61,11 @@ def play(
     if json_file is not None:
         result.report.write(json_file)
     summary(console, result, options)
+    if picture is not None and isinstance(timeline, LiveTimeline):
+        shot = Console(record=True, width=console.width, file=io.StringIO(), force_terminal=True)
+        shot.print(timeline.screen())
+        summary(shot, result, options)
+        shot.save_svg(str(picture), title="spikewatch demo")
     return DIFFERED if result.differences else ENDED_AS_IT_SHOULD
 
 

@@ -83,7 +83,7 @@ class LiveTimeline:
         self._events: deque[tuple[float, str, str]] = deque(maxlen=EVENTS_SHOWN)
         self._rates: deque[tuple[float, float]] = deque(maxlen=SPARK_COLUMNS)
         self._frame = Frame(0, "starting")
-        self._live = Live(console=console, auto_refresh=False, get_renderable=self._render)
+        self._live = Live(console=console, auto_refresh=False, get_renderable=self.screen)
 
     def __enter__(self) -> LiveTimeline:
         self._live.__enter__()
@@ -105,7 +105,8 @@ class LiveTimeline:
             self._rates.append((frame.at, frame.samples_per_s))
         self._live.refresh()
 
-    def _render(self) -> RenderableType:
+    def screen(self) -> RenderableType:
+        """Everything there is to see now."""
         frame = self._frame
         state = Table.grid(padding=(0, 2))
         state.add_column(style="bold", no_wrap=True)
