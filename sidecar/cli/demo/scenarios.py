@@ -77,7 +77,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
                 rolled_back=False,
                 trouble={},
                 trouble_text=_SLOW_STORE,
-                starve=3.0,
+                starve=4.0,
                 gain_min=1.5,
                 of_best_min=0.9,
             ),
@@ -89,7 +89,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
                 rolled_back=True,
                 trouble={},
                 trouble_text=_SLOW_STORE,
-                starve=3.0,
+                starve=4.0,
             ),
             Scenario(
                 name="cpu-bound",
