@@ -30,7 +30,7 @@ class Pairs(Accumulator):
             self.entered(track.lo + i, last, rows[i], seen & there[i])
             last, seen = np.where(there[i], rows[i], last), seen | there[i]
 
-    def add(self, slot: int, row: F64, valid: Bools | None) -> None:
+    def add(self, slot: int, row: F64, t_ms: int, valid: Bools | None) -> None:
         track = self.track
         if track.lo >= track.hi and slot == track.lo:
             return

@@ -21,7 +21,9 @@ from sidecar.promql.incremental.track import Accumulator, Track
 from sidecar.store import cells
 from sidecar.store.cells import F64, I64, Bools
 
-_SHORTEST = 8
+_SHORTEST = 32  # below this the number of calls, not of samples, is what costs
+
+_SOON = 4
 
 
 class Fold(ABC):
@@ -65,6 +67,7 @@ class Folded(Accumulator):
         self._panes: deque[tuple[int, int]] = deque()  # (from, to), oldest first
         self._pile = Pile()  # what is in them
         self._open_from = 0  # slots from here on are in no pane yet
+        self._close_at = 0  # at this slot at the latest they become one
 
     def rebuild(self) -> None:
         track = self.track
@@ -72,9 +75,10 @@ class Folded(Accumulator):
         self._panes.clear()
         self._pile = Pile()
         self._front_from = self._front_to = self._open_from = track.lo
+        length = self._length()
+        self._close_at = track.hi + 2 * length
         if track.hi == track.lo:
             return
-        length = max(_SHORTEST, isqrt(track.hi - track.lo))
         at, to = track.lo, track.lo + 1 + self._stagger % length
         while to <= track.hi:
             self._add_pane(at, to)
@@ -82,22 +86,19 @@ class Folded(Accumulator):
         self._open_from = at
         self._renew()
 
-    def add(self, slot: int, row: F64, valid: Bools | None) -> None:
-        t_ms = int(self.track.part.block.times[slot % len(self.track.part.block.times)])
-        if slot < self._front_to or (self._panes and slot < self._panes[-1][1]):
-            self._patch(slot)
-            return
+    def add(self, slot: int, row: F64, t_ms: int, valid: Bools | None) -> None:
         if self._tail is None:
             self._tail = self._one(row, t_ms, valid)
         else:
             self._tail = self._fold.push(self._tail, row, t_ms, valid)
-        length = slot + 1 - self._open_from
-        wanted = max(_SHORTEST, isqrt(slot + 1 - self.track.lo))
-        # Renewing the front is the costliest tick. A few ticks before it, what is in no pane yet is closed into one,
-        # so that the renewal does not have to go through that too.
-        soon = self._front_to - self.track.lo == _SHORTEST // 2 and 2 * length >= wanted
-        if soon or length >= 2 * wanted or (length >= wanted and self._front_to - self.track.lo > _SHORTEST):
+        if slot >= self._close_at:
             self._close(slot + 1)
+
+    def add_late(self, slot: int, row: F64, t_ms: int, valid: Bools) -> None:
+        if slot < self._front_to or slot < self._open_from:
+            self._patch(slot)
+        elif self._tail is not None:
+            self._tail = self._fold.push(self._tail, row, t_ms, valid)
 
     def _one(self, row: F64, t_ms: int, valid: Bools | None) -> Partial:
         suffixes = self._fold.suffixes(row[None, :], np.array([t_ms]), None if valid is None else valid[None, :])
@@ -119,12 +120,21 @@ class Folded(Accumulator):
         self._pile.append(self._fold.pick(self._suffixes(start, to), 0))
 
     def _close(self, to: int) -> None:
+        """What is in no pane yet becomes one."""
         self._add_pane(self._open_from, to)
         self._open_from = to
+        self._close_at = to + 2 * self._length()
+
+    def _length(self) -> int:
+        return max(_SHORTEST, isqrt(self.track.hi - self.track.lo))
 
     def evict(self, slot: int) -> None:
-        if slot + 1 >= self._front_to:
+        left = self._front_to - slot - 1
+        if left <= 0:
             self._renew()
+        elif left == _SOON and 2 * (self.track.hi - self._open_from) >= self._length():
+            # renewing the front is the costliest tick: what it would have to go through beside is closed before
+            self._close(self.track.hi)
 
     def _renew(self) -> None:
         """The next pane, or what is in none yet, becomes the front."""
@@ -135,6 +145,7 @@ class Folded(Accumulator):
             self._front_to = self._drop_oldest()
         else:
             self._front_to = self._open_from = track.hi
+            self._close_at = track.hi + 2 * self._length()
         self._front_from = track.lo
         self._front = self._suffixes(track.lo, self._front_to) if self._front_to > track.lo else None
         self._retail()

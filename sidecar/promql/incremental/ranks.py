@@ -56,7 +56,7 @@ class Ranks(Accumulator):
         self._below = np.concatenate((self._below, none))
         self._inside, self._nans = np.concatenate((self._inside, none)), np.concatenate((self._nans, none))
 
-    def add(self, slot: int, row: F64, valid: Bools | None) -> None:
+    def add(self, slot: int, row: F64, t_ms: int, valid: Bools | None) -> None:
         if valid is not None:
             row = np.where(valid, row, cells.MISSING)
         for j in self._count(row, 1):

@@ -28,8 +28,12 @@ class Accumulator(ABC):
         """Takes the window [track.lo, track.hi) from the ring; what was known before is void."""
 
     @abstractmethod
-    def add(self, slot: int, row: F64, valid: Bools | None) -> None:
+    def add(self, slot: int, row: F64, t_ms: int, valid: Bools | None) -> None:
         """Takes in the samples of `row` where `valid`; called before the track counts them."""
+
+    def add_late(self, slot: int, row: F64, t_ms: int, valid: Bools) -> None:
+        """Takes in more samples of the newest slot inside, of the series in `valid` only."""
+        self.add(slot, row, t_ms, valid)
 
     def evict(self, slot: int) -> None:  # noqa: B027 - most windows can forget without being told
         """A slot has left; the track no longer counts it."""
@@ -150,11 +154,12 @@ class Track:
                 self._break(slot)
             self._pattern, self._broken_at = part.valid(slot), slot
             for accumulator in self.accumulators.values():
-                accumulator.add(slot, row, extra)
+                accumulator.add_late(slot, row, int(block.times[slot % len(block.times)]), extra)
             self._count(slot, extra)
 
     def _add(self, slot: int) -> None:
         row, valid = self.part.row(slot), self.part.valid(slot)
+        t_ms = int(self.part.block.times[slot % len(self.part.block.times)])
         if self.lo == slot:
             self.uniform, self.live, self._gaps = True, valid, {}
         elif valid is not self._pattern and self._differs(valid):
@@ -163,7 +168,7 @@ class Track:
             self._broken_at = slot
         self._pattern = valid
         for accumulator in self.accumulators.values():
-            accumulator.add(slot, row, valid)
+            accumulator.add(slot, row, t_ms, valid)
         if not self.uniform:
             self._count(slot, np.ones(self.width, bool) if valid is None else valid)
         self.hi = slot + 1
