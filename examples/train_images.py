@@ -51,8 +51,8 @@ STOP_EVERY = 8  # steps between two agreements on whether to stop
 class ObjectStoreImages(Dataset):
     """Images of an HTTP object store, one GET each: `__getitem__(i)` is (image float32 [3, 32, 32], class, i)."""
 
-    def __init__(self, url: str, turn: Callable[[], AbstractContextManager[None]]) -> None:
-        """`turn` is entered while an image is decoded."""
+    def __init__(self, url: str, turn: Callable[[int], AbstractContextManager[object]]) -> None:
+        """`turn(pixels)` is entered while an image of so many is decoded."""
         self.url, self.turn = url.rstrip("/"), turn
         with urllib.request.urlopen(f"{self.url}/dataset", timeout=10) as answer:
             self.images = int(json.load(answer)["images"])
@@ -64,8 +64,9 @@ class ObjectStoreImages(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
         headers, body = self.get(f"/images/{index}")
-        with self.turn():
-            image = decoded(body, int(headers["X-Side"]))
+        side = int(headers["X-Side"])
+        with self.turn(side * side):
+            image = decoded(body, side)
         return image, int(headers["X-Class"]), index
 
     def get(self, path: str) -> tuple[http.client.HTTPMessage, bytes]:
@@ -107,24 +108,23 @@ def small_cnn(width: int) -> nn.Module:
     )  # fmt: skip
 
 
-class Quota:
-    """`cores` of CPU for all decoding on this machine together, as a container's CPU quota would give.
+class Throttle:
+    """So many pixels decoded a second by all loader workers of this rank together, however many they are.
 
-    One worker decodes at a time, and then all sleep until its CPU time is paid for. `turns` is a file to lock; the
-    lock of a process that dies is free again.
+    That is what a container's CPU quota comes down to: who has used it up sleeps until the time is paid for. `turns`
+    is a file to lock; the lock of a process that dies is free again.
     """
 
-    def __init__(self, cores: float, turns: Path) -> None:
-        self.cores, self.turns = cores, turns
+    def __init__(self, pixels_per_s: float, turns: Path) -> None:
+        self.pixels_per_s, self.turns = pixels_per_s, turns
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Decode inside."""
+    def turn(self, pixels: int) -> Iterator[None]:
+        """Decode so many inside."""
         with self.turns.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            began, used = time.perf_counter(), time.thread_time()
+            due = time.perf_counter() + pixels / self.pixels_per_s
             yield
-            due = began + (time.thread_time() - used) / self.cores
             time.sleep(max(0.0, due - time.perf_counter()))
 
 
@@ -176,8 +176,8 @@ def train(args: argparse.Namespace) -> None:
     stop = Stop(args.seconds, args.steps)
 
     args.output.mkdir(parents=True, exist_ok=True)
-    turn = Quota(args.decode_cores, args.output / "turns").turn if args.decode_cores else contextlib.nullcontext
-    dataset = ObjectStoreImages(args.url, turn)
+    throttle = Throttle(args.decode_pixels_per_s, args.output / f"turns{rank}") if args.decode_pixels_per_s else None
+    dataset = ObjectStoreImages(args.url, throttle.turn if throttle else contextlib.nullcontext)
     sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, shuffle=True, seed=args.seed)
     loader = DataLoader(
         dataset,
@@ -238,7 +238,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1_000_000_000, help="stop after so many steps")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so many seconds")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of the forward and backward pass")
-    parser.add_argument("--decode-cores", type=float, help="CPU quota of all decoding together; default: no limit")
+    parser.add_argument(
+        "--decode-pixels-per-s", type=float, help="limit for a rank's workers together, like a CPU quota"
+    )
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

@@ -22,7 +22,8 @@ def entry(second, kind, episode="", **data):
 
 def edge(second, edge, rank="0", active=0, alert="TrainerStarvedOfData", value=0.6):
     labels = {"rank": rank}
-    return entry(second, "edge", edge=edge, alert=alert, labels=labels, active_at_ms=active * 1000, value=value)
+    return entry(second, "edge", edge=edge, alert=alert, labels=labels, active_at_ms=active * 1000, value=value,
+                 responses=["feed"])  # fmt: skip
 
 
 HELPED = [
@@ -73,6 +74,14 @@ def test_a_response_that_does_not_act_ends_the_story_with_its_reason():
     story, lines = told([edge(10, "firing"), entry(11, "decision", "e1", reason="out_of_bounds", detail="too many")])
     assert story.over
     assert lines[-1] == "response feed does not act: out of bounds (too many)"
+
+
+def test_one_rank_s_alert_that_resolves_does_not_end_the_story_while_another_s_is_open():
+    """The response may still act on the other rank's alert."""
+    story, _ = told([edge(10, "firing"), edge(10, "firing", "1"), entry(11, "decision", "e1", reason="resolved")])
+    assert not story.over
+    story.take(entry(12, "decision", "e2", reason="resolved"))
+    assert story.over
 
 
 def test_the_episode_of_another_rank_neither_ends_nor_colours_the_story():

@@ -220,7 +220,8 @@ class Demo:
         before = after = detection = None
         if starved is not None:
             detection = story.fired_at - starved - self._waits.pending_s
-            before = log.samples_per_s(starved + self._waits.range_s, story.ordered_at)
+            if story.ordered_at:
+                before = log.samples_per_s(starved + self._waits.range_s, story.ordered_at)
         if story.verdict_at:
             after = log.samples_per_s(story.measure_from, story.verdict_at)
         accounting = log.accounting()

@@ -93,14 +93,14 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             ),
             Scenario(
                 name="cpu-bound",
-                title="The images become large; a CPU quota limits the loader, so more workers cannot help",
+                title="The images become large; decoding is limited as by a CPU quota, and workers cannot help",
                 responses="data-starvation.responses.yaml",
                 verdict="did not help",
                 rolled_back=True,
                 trouble={"side": SIDES[1]},
-                trouble_text=f"the images become {SIDES[1]} × {SIDES[1]} pixels, decoded under a CPU quota",
-                # A narrow network: what limits must be the decoding also where the machine is busy with other things.
-                trainer_arguments=("--decode-cores", "0.25", "--width", "48"),
+                trouble_text=f"the images become {SIDES[1]} × {SIDES[1]} pixels; decoding is limited as by a CPU quota",
+                # A narrow network: decoding must be what limits also on a machine that is busy with other things.
+                trainer_arguments=("--decode-pixels-per-s", "20e6", "--width", "48"),
             ),
         )
     }

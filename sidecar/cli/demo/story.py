@@ -29,7 +29,8 @@ class Story:
     active_at: float = 0.0
     fired_at: float = 0.0
     episode: str = ""  # of the experiment; with several ranks there are several alerts, and one of them acts
-    decision: str = ""  # why no response acts
+    episodes: int = 0  # alerts that fired and have a response
+    decided: int = 0  # of them those whose response will not act
     found: Mapping[str, KnobValue] = field(default_factory=dict)
     values: Mapping[str, KnobValue] = field(default_factory=dict)
     phase: str = ""
@@ -48,7 +49,7 @@ class Story:
     @property
     def over(self) -> bool:
         """Whether nothing more will come: the experiment is closed, or there is none and will be none."""
-        return bool(self.result or self.decision)
+        return bool(self.result) or (not self.episode and 0 < self.episodes <= self.decided)
 
     def take(self, entry: Entry) -> Line | None:
         """One journal entry; what to show of it. Entries of other alerts and responses than the demo's are left out."""
@@ -63,7 +64,7 @@ class Story:
             case "waiting":
                 return Line(at, f"response {entry['response']} waits: {_words(data)}")
             case "decision" if data["reason"] != "acted":
-                self.decision = data["reason"]
+                self.decided += 1
                 return Line(at, f"response {entry['response']} does not act: {_words(data)}", "yellow")
             case "experiment":
                 self.episode = episode
@@ -81,6 +82,7 @@ class Story:
             return Line(at, f"{ALERT} is pending for rank {rank}{share}", "yellow")
         if edge == "firing":
             self.alerts[rank] = edge
+            self.episodes += bool(data["responses"])
             self.active_at, self.fired_at = data["active_at_ms"] / 1000, self.fired_at or at
             return Line(at, f"{ALERT} fires for rank {rank}", "bold red")
         self.alerts.pop(rank, None)
