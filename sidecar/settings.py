@@ -166,7 +166,7 @@ class Settings(_Closed):
     external_url: str = ""
     collectors: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     store: StoreSettings = Field(default_factory=StoreSettings)
-    usd_per_gpu_hour: float | None = Field(None, ge=0)
+    usd_per_gpu_hour: float | None = Field(None, ge=0, allow_inf_nan=False)
     gpus: int | None = Field(None, ge=0)
 
     @field_validator("rules", "responses", mode="before")
@@ -196,7 +196,7 @@ def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Loaded:
         raise ConfigError([document.problem((), "the configuration must be a mapping of settings")])
     value: dict[str, Any] = dict(document.value or {})
     origin: dict[tuple[str, ...], str] = {}
-    problems: list[Problem] = []
+    problems: list[Problem] = document.surplus()
     for name, text in sorted((os.environ if environ is None else environ).items()):
         if name.startswith(_ENV) and name not in _NOT_SETTINGS:
             _overlay(value, origin, problems, name, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +42,7 @@ class Document:
         self._keys: dict[Path_, Mark] = {}
         self._problems: list[Problem] = []
         self._nodes = 0
+        self._at = Mark(1, 1)
         self._open: set[int] = set()
         if len(text) > MAX_BYTES:
             raise ConfigError([Problem(file, 0, 0, f"larger than {MAX_BYTES >> 20} MiB")])
@@ -51,14 +53,19 @@ class Document:
             else:
                 self.node = None
             self.value: Any = None if self.node is None else self._build(loader, self.node, ())
+            self._more = self.node is not None and _goes_on(loader)
         except yaml.MarkedYAMLError as e:
             mark = e.problem_mark or e.context_mark
             line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
             raise ConfigError([Problem(file, line, column, f"not valid YAML: {e.problem}")]) from None
+        except yaml.reader.ReaderError as e:
+            line, column = _place(text[: e.position])
+            what = f"character U+{ord(text[e.position]):04X} is not allowed" if e.position < len(text) else e.reason
+            raise ConfigError([Problem(file, line, column, f"not valid YAML: {what}")]) from None
         except yaml.YAMLError as e:
-            raise ConfigError([Problem(file, 0, 0, f"not valid YAML: {e}")]) from None
+            raise ConfigError([Problem(file, 1, 1, f"not valid YAML: {e}")]) from None
         except RecursionError:
-            raise ConfigError([Problem(file, 0, 0, "nested too deeply")]) from None
+            raise ConfigError([Problem(file, self._at.line, self._at.column, "nested too deeply")]) from None
         finally:
             loader.dispose()
         if self._problems:
@@ -68,11 +75,15 @@ class Document:
     def read(cls, path: Path) -> Document:
         """Raises ConfigError when the file cannot be read."""
         try:
-            return cls(str(path), path.read_text(encoding="utf-8"))
+            content = path.read_bytes()
         except OSError as e:
             raise ConfigError([Problem(str(path), 0, 0, f"cannot be read: {e.strerror}")]) from None
+        try:
+            # Line ends as Python's text files have them: one character each.
+            return cls(str(path), content.decode("utf-8").replace("\r\n", "\n"))
         except UnicodeDecodeError as e:
-            raise ConfigError([Problem(str(path), 0, 0, f"not UTF-8 at byte {e.start}")]) from None
+            line, column = _place(content[: e.start].decode("utf-8", "replace"))
+            raise ConfigError([Problem(str(path), line, column, f"not UTF-8 at byte {e.start}")]) from None
 
     def _build(self, loader: Any, node: yaml.Node, path: Path_) -> Any:
         self._nodes += 1
@@ -81,6 +92,7 @@ class Document:
         if id(node) in self._open:
             raise yaml.MarkedYAMLError(problem="an alias that contains itself", problem_mark=node.start_mark)
         self._open.add(id(node))
+        self._at = Mark(node.start_mark.line + 1, node.start_mark.column + 1)
         try:
             return self._construct(loader, node, path)
         finally:
@@ -104,8 +116,10 @@ class Document:
                 out[key] = self._build(loader, value_node, (*path, key))
             return out
         try:
-            return loader.construct_object(node)
-        except (ValueError, yaml.YAMLError):
+            value = loader.construct_object(node)
+            return value if value is None or isinstance(value, str | int | float | date) else node.value
+        # A tag that the text does not fit, like `!!bool maybe`, trips PyYAML in many ways; then it is plain text.
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError, yaml.YAMLError):
             return node.value
 
     def _problem(self, mark: Mark, message: str) -> Problem:
@@ -145,10 +159,19 @@ class Document:
         value: Any = self.value
         for step in path:
             value = value[step]
+        if surplus := self.surplus():
+            raise ConfigError(surplus)
         try:
             return model.model_validate({} if value is None else value)
         except ValidationError as e:
             raise ConfigError(self.located(e, path)) from None
+
+    def surplus(self) -> list[Problem]:
+        """A complaint about a second document, which nobody would read. Prometheus ignores it in rule files."""
+        if not self._more:
+            return []
+        line = next((n for n, text in enumerate(self.text.splitlines(), 1) if n > 1 and text.startswith("---")), 1)
+        return [Problem(self.file, line, 1, "a second document is not read: put it into a file of its own")]
 
     def located(self, error: ValidationError, path: Path_ = ()) -> list[Problem]:
         """pydantic's findings as Problems of this file."""
@@ -162,5 +185,19 @@ class Document:
         return found
 
 
+def _goes_on(loader: Any) -> bool:
+    try:
+        return bool(loader.check_node())
+    except yaml.YAMLError:
+        return True  # something is there, if no YAML
+
+
+def _place(before: str) -> tuple[int, int]:
+    """Line and column that follow a text."""
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
 def _plain(message: str) -> str:
+    if message.startswith("Input is not a valid path"):
+        return "must be the path of a file"
     return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -76,7 +76,7 @@ def test_a_file_that_is_missing_or_not_utf8_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         Document.read(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff\n")
-    with pytest.raises(ConfigError, match="not UTF-8 at byte 3"):
+    with pytest.raises(ConfigError, match=r"latin.yaml:1:4: error: not UTF-8 at byte 3"):
         Document.read(tmp_path / "latin.yaml")
 
 
@@ -114,3 +114,33 @@ def test_every_finding_of_a_model_is_listed_with_its_place():
 def test_no_text_crashes_the_reader(text):
     with suppress(ConfigError):
         Document("f.yaml", text)
+
+
+def test_a_character_that_yaml_does_not_allow_is_located():
+    (problem,) = problems("a: 1\nb: x\0y\n")
+    assert (problem.line, problem.column) == (2, 5)
+    assert "U+0000" in problem.message
+
+
+@pytest.mark.parametrize("text", ["!!bool maybe", "!!timestamp never", "!!int x", "!!float x", "!!null x", "!!set 1"])
+def test_a_tag_that_does_not_fit_is_text_for_the_schema_to_refuse(text):
+    assert Document("f.yaml", f"size: {text}").value == {"size": text.split()[-1]} or text == "!!null x"
+    with pytest.raises(ConfigError, match=r"f.yaml:1:7: error: size: "):
+        Document("f.yaml", f"size: {text}").validate(Model)
+
+
+def test_deep_nesting_says_where():
+    assert problems("a: 1\nb: " + "[" * 900 + "]" * 900)[0].line == 2
+
+
+def test_a_second_document_is_refused_where_a_schema_is_asked_for():
+    doc = Document("f.yaml", "size: 1\n---\nsize: 2\n")
+    with pytest.raises(ConfigError, match=r"f.yaml:2:1: error: a second document is not read"):
+        doc.validate(Model)
+    assert Document("f.yaml", "---\nsize: 1\n").validate(Model).size == 1
+
+
+def test_windows_line_ends_do_not_move_positions(tmp_path):
+    (tmp_path / "crlf.yaml").write_bytes(b"size: 1\r\nnmae: 2\r\n")
+    with pytest.raises(ConfigError, match=r"crlf.yaml:2:1: error: unknown key"):
+        Document.read(tmp_path / "crlf.yaml").validate(Model)
