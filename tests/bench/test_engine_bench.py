@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench import _engine_ours, engine
 from bench._engine_load import BOUNDS, metrics, rules
