@@ -11,9 +11,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -50,6 +51,15 @@ Duration = Annotated[int, BeforeValidator(_milliseconds)]
 """A Prometheus duration in the file, milliseconds in the program."""
 
 
+def _no_nul(value: Path) -> Path:
+    if "\0" in str(value):
+        raise ValueError("a path holds no NUL character")
+    return value
+
+
+FilePath = Annotated[Path, AfterValidator(_no_nul)]
+
+
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -77,7 +87,7 @@ class Http(Listen):
     """The full listener: API, page, reload. Keep it on loopback."""
 
     listen: str = "127.0.0.1:9478"
-    token_file: Path | None = None
+    token_file: FilePath | None = None
 
 
 class Metrics(Listen):
@@ -91,7 +101,7 @@ class BasicAuth(_Closed):
 
     username: str
     password: SecretStr | None = None
-    password_file: Path | None = None
+    password_file: FilePath | None = None
 
     @model_validator(mode="after")
     def _one_password(self) -> BasicAuth:
@@ -103,9 +113,9 @@ class BasicAuth(_Closed):
 class Tls(_Closed):
     """How to trust, and be trusted by, an https server. Without `ca_file` the system's authorities are trusted."""
 
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    ca_file: FilePath | None = None
+    cert_file: FilePath | None = None
+    key_file: FilePath | None = None
     server_name: str | None = None
     insecure_skip_verify: bool = False
 
@@ -121,7 +131,7 @@ class Alertmanager(_Closed):
 
     url: str
     basic_auth: BasicAuth | None = None
-    bearer_token_file: Path | None = None
+    bearer_token_file: FilePath | None = None
     tls: Tls | None = None
 
     @model_validator(mode="after")
@@ -133,7 +143,12 @@ class Alertmanager(_Closed):
     @field_validator("url")
     @classmethod
     def _url(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
+        try:
+            parts = urlsplit(value)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port beyond 65535, a bracket that does not close
+            usable = False
+        if not usable or not value.isprintable() or " " in value:
             raise ValueError(f"not an http(s) URL: {value!r}")
         if "@" in value.partition("//")[2].partition("/")[0]:
             raise ValueError("credentials belong into basic_auth, not into the URL")
@@ -151,12 +166,12 @@ class StoreSettings(_Closed):
 class Settings(_Closed):
     """spikewatch.yaml. Paths and globs are relative to the file's folder."""
 
-    state_dir: Path = Path("/var/lib/spikewatch")
-    run_dir: Path = Path("/run/spikewatch")
+    state_dir: FilePath = Path("/var/lib/spikewatch")
+    run_dir: FilePath = Path("/run/spikewatch")
     rules: tuple[str, ...] = (SHIPPED + "*.rules.yaml",)
     responses: tuple[str, ...] = (SHIPPED + "responses.yaml",)
-    caps: Path | None = None
-    overrides: Path | None = None
+    caps: FilePath | None = None
+    overrides: FilePath | None = None
     external_labels: Mapping[str, str] = Field(default_factory=dict)
     evaluation_interval: Duration = Field(1_000, ge=50)
     http: Http = Field(default_factory=Http)
@@ -167,7 +182,13 @@ class Settings(_Closed):
     collectors: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     store: StoreSettings = Field(default_factory=StoreSettings)
     usd_per_gpu_hour: float | None = Field(None, ge=0, allow_inf_nan=False)
-    gpus: int | None = Field(None, ge=0)
+    gpus: int | None = Field(None, ge=1, strict=True)
+
+    @model_validator(mode="after")
+    def _two_listeners(self) -> Settings:
+        if self.metrics is not None and self.metrics.listen == self.http.listen and self.http.address[1]:
+            raise ValueError(f"http and metrics cannot both listen on {self.http.listen}")
+        return self
 
     @field_validator("rules", "responses", mode="before")
     @classmethod
@@ -217,9 +238,9 @@ def _overlay(
 ) -> None:
     path = tuple(part.lower() for part in name.removeprefix(_ENV).split("__"))
     try:
-        parsed = yaml.safe_load(text)
-    except yaml.YAMLError:
-        problems.append(Problem(f"environment {name}", 0, 0, "not a YAML value"))
+        parsed = Document(f"environment {name}", text).value
+    except ConfigError as e:
+        problems.extend(Problem(p.file, 0, 0, p.message) for p in e.problems)
         return
     target = value
     for part in path[:-1]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -75,7 +77,13 @@ class Document:
     def read(cls, path: Path) -> Document:
         """Raises ConfigError when the file cannot be read."""
         try:
+            kind = os.stat(path).st_mode
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or str(path) == "/dev/stdin"):
+                # Reading a pipe that nobody writes to would wait for ever.
+                raise ConfigError([Problem(str(path), 0, 0, "cannot be read: not a regular file")])
             content = path.read_bytes()
+        except ValueError as e:  # a NUL in the name
+            raise ConfigError([Problem(str(path), 0, 0, f"cannot be read: {e}")]) from None
         except OSError as e:
             raise ConfigError([Problem(str(path), 0, 0, f"cannot be read: {e.strerror}")]) from None
         try:

@@ -136,7 +136,7 @@ def run_forever(config: Path | None) -> None:
     """`spikewatch run`. Logs go to stderr, the journal's JSON lines to stdout. Ends the process when it is done."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns once for each connection over the limit
     logging.getLogger("httpx").setLevel(logging.WARNING)
     runner = asyncio.Runner()
     try:

@@ -95,7 +95,19 @@ class _Check:
         return _count(sum(len(g.rules) for g in _groups([document])), "rule")
 
     def _configuration(self, path: Path) -> str:
-        load_rulebook(load(path, {}), self._registry)
+        loaded = load(path, {})
+        rulebook = load_rulebook(loaded, self._registry)
+        problems = []
+        for index, endpoint in enumerate(rulebook.endpoints):
+            try:
+                endpoint.check()
+            except ConfigError as e:
+                problems += [loaded.document.problem(("alertmanagers", index), p.message) for p in e.problems]
+        token = loaded.settings.http.token_file
+        if token is not None and not loaded.path(token).is_file():
+            problems.append(loaded.document.problem(("http", "token_file"), f"no such file: {loaded.path(token)}"))
+        if problems:
+            raise ConfigError(problems)
         return "configuration"
 
     def _alerts(self) -> list[str]:

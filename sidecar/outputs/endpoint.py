@@ -48,6 +48,10 @@ class Endpoint:
         tls = self.settings.tls
         return {"sni_hostname": tls.server_name} if tls is not None and tls.server_name else {}
 
+    def check(self) -> None:
+        """Raises ConfigError when a TLS file cannot be used."""
+        self._context()
+
     def client(self, transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
         """A client for this endpoint alone. Raises ConfigError when a TLS file cannot be used."""
         import httpx  # 10 MB of resident memory that only a sidecar with an Alertmanager pays

@@ -8,7 +8,7 @@ evaluator.at("rate(requests_total[5m]) > 10", now_ms)
 
 from sidecar.promql.matrix import Series
 from sidecar.promql.operator import Limits
-from sidecar.promql.plan import LOOKBACK_MS
+from sidecar.promql.plan import LOOKBACK_MS, kind
 from sidecar.promql.program import Evaluator, Program, Vector, compile
 from sidecar.promql.rewrite import canonical, increments
 from sidecar.store import Store
@@ -24,6 +24,7 @@ __all__ = [
     "compile",
     "evaluate",
     "increments",
+    "kind",
 ]
 
 

@@ -20,6 +20,9 @@ _NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"  # goes into change ids, URLs and label
 ModeText = Literal["observe", "suggest", "act"]
 
 
+_KINDS = {"matrix": "range vector"}
+
+
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -212,7 +215,10 @@ class _Loader:
         """The expression's longest range in ms; None where it is wrong."""
         try:
             promql.increments(expr)
-            return promql.compile([expr]).longest_range_ms(expr)
+            program = promql.compile([expr])
+            if (found := promql.kind(program.node(expr))) != "vector":
+                raise QueryError(f"must give an instant vector, not a {_KINDS.get(found, found)}", expr)
+            return program.longest_range_ms(expr)
         except QueryError as e:
             self._error(path, str(e))
             return None

@@ -61,3 +61,30 @@ def test_the_hash_follows_the_content_not_the_spelling(tmp_path):
     b = load(write(tmp_path, "# a comment\nevaluation_interval: 60s\n"), {}).hash
     c = load(write(tmp_path, "evaluation_interval: 61s\n"), {}).hash
     assert a == b != c
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("alertmanagers: [{url: 'http://'}]", "not an http"),
+        ("alertmanagers: [{url: 'http://host:99999'}]", "not an http"),
+        ("alertmanagers: [{url: 'http://[::1'}]", "not an http"),
+        ('alertmanagers: [{url: "http://host/\\n"}]', "not an http"),
+        ("alertmanagers: [{url: 'http://user:secret@host'}]", "basic_auth"),
+        ("gpus: true", "gpus"),
+        ("gpus: 0", "gpus"),
+        ("usd_per_gpu_hour: .inf", "usd_per_gpu_hour"),
+        ('state_dir: "/var/\\0"', "NUL"),
+        ("http: {listen: '127.0.0.1:9'}\nmetrics: {listen: '127.0.0.1:9'}", "cannot both listen"),
+        ("metrics: {listen: '127.0.0.1:0'}\n---\ngpus: 1", "second document"),
+    ],
+)
+def test_a_value_that_could_not_work_is_refused_before_anything_runs(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load(write(tmp_path, text), {})
+
+
+@pytest.mark.parametrize("text", ["!!bool x", "[" * 2000, "{a: [", "\0", "&a [*a]"])
+def test_no_environment_variable_crashes_the_reader(text):
+    with pytest.raises(ConfigError, match="environment SPIKEWATCH_(RULES|GPUS): error"):
+        load(None, {"SPIKEWATCH_RULES": text, "SPIKEWATCH_GPUS": "none at all"})

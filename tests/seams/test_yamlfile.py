@@ -1,6 +1,8 @@
 """Every complaint about a YAML file says where."""
 
+import os
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -144,3 +146,14 @@ def test_windows_line_ends_do_not_move_positions(tmp_path):
     (tmp_path / "crlf.yaml").write_bytes(b"size: 1\r\nnmae: 2\r\n")
     with pytest.raises(ConfigError, match=r"crlf.yaml:2:1: error: unknown key"):
         Document.read(tmp_path / "crlf.yaml").validate(Model)
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        Document.read(tmp_path / "pipe.yaml")
+
+
+def test_a_name_that_no_file_can_have_is_reported():
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Document.read(Path("a\0b"))
