@@ -117,6 +117,7 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
         _log.info("running: %s", ", ".join(f"http://{host}:{port}" for host, port in (s.address for s in started)))
         await stopping.wait()
     finally:
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # requests that are cut off now are no errors
         await waker.stop()
         await asyncio.gather(sidecar.stop(), *(server.stop() for server in started))
 
