@@ -171,6 +171,13 @@ def _rank(value: float, bounds: list[float], counts: list[float]) -> float:
     return counts[-1] if rank > counts[-1] else rank
 
 
+def _of_regular(phi: float, bounds: F64, counts: F64) -> F64:
+    if len(counts) > _FEW and 0 <= phi <= 1 and not np.isnan(counts).any():
+        return quantiles(phi, bounds, counts)
+    rows = zip(bounds.tolist(), counts.tolist(), strict=True)
+    return np.array([quantile(phi, *row) for row in rows])
+
+
 class OfHistograms(Operator):
     """histogram_quantile and histogram_fraction: one element for each classic histogram."""
 
@@ -182,15 +189,8 @@ class OfHistograms(Operator):
         parameters = [scalar(value) for value in inputs[1:]]
         buckets = buckets_of(vec.frame)
         counts = vec.values[buckets.members]
-        if (
-            len(parameters) == 1
-            and len(buckets.frame) > _FEW
-            and buckets.regular
-            and (vec.mask is None or vec.mask[buckets.members].all())
-            and 0 <= parameters[0] <= 1
-            and not np.isnan(counts).any()
-        ):
-            return checked(Vec(buckets.frame, quantiles(parameters[0], buckets.bounds, counts)))
+        if len(parameters) == 1 and buckets.regular and (vec.mask is None or vec.mask[buckets.members].all()):
+            return checked(Vec(buckets.frame, _of_regular(parameters[0], buckets.bounds, counts)))
         there: Bools = buckets.members >= 0
         if vec.mask is not None:
             there = there & vec.mask[buckets.members]

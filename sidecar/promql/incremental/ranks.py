@@ -21,7 +21,8 @@ from sidecar.store import cells
 from sidecar.store.cells import F64, I64, Bools
 
 _MARGIN = 32  # ranks kept on either side of the wanted ones
-_RENEWED = 64  # one series in so many is renewed a tick before it must be
+_RENEWED = 48  # one series in so many may be renewed before it must be
+_CHECKED = 2  # at every second tick
 
 
 class Ranks(Accumulator):
@@ -87,14 +88,35 @@ class Ranks(Accumulator):
             return np.full(track.width, np.nan)
         if not 0 <= phi <= 1:
             return np.full(track.width, -np.inf if phi < 0 else np.inf)
+        if track.uniform and track.live is None and not self._nans.any():
+            return self._of_all(track.hi - track.lo)
         count = np.full(track.width, track.hi - track.lo) if track.uniform else track.n
         if track.uniform and track.live is not None:
             count = np.where(track.live, count, 0)
         rank = phi * (count - 1)
         low = np.floor(rank).astype(np.int64)
         high = np.minimum(count - 1, low + 1)
-        self._renew(low - self._nans, high - self._nans, count - self._nans, (count > 0) & (low >= self._nans))
-        return self._values(rank - low, low - self._nans, high - self._nans, count)
+        first, last = low - self._nans, high - self._nans
+        self._renew(first, last, count - self._nans, (count > 0) & (first >= 0))
+        return self._values(rank - low, first - self._below, last - self._below, (count > 0) & (first >= 0))
+
+    def _of_all(self, count: int) -> F64:
+        """When every series has as many samples, all of them numbers."""
+        rank = self._phi * (count - 1)
+        low = int(rank)
+        high = min(count - 1, low + 1)
+        at = low - self._below
+        if self.track.hi % _CHECKED == 0 or (at < 0).any() or (at + (high - low) >= self._inside).any():
+            width = self.track.width
+            self._renew(np.full(width, low), np.full(width, high), np.full(width, count), np.ones(width, bool))
+            at = low - self._below
+        places = at.tolist()
+        below = np.array([band[i] for band, i in zip(self._bands, places, strict=True)])
+        if rank == low:
+            return below
+        step = high - low
+        above = np.array([band[i + step] for band, i in zip(self._bands, places, strict=True)])
+        return below * (1 - (rank - low)) + above * (rank - low)
 
     def _renew(self, first: I64, last: I64, numbers: I64, asked: Bools) -> None:
         """Lays those bands anew that the ranks `first` to `last`, of so many `numbers`, have left or soon will."""
@@ -129,15 +151,8 @@ class Ranks(Accumulator):
         self._below[series], self._inside[series] = int((values < low).sum()), len(band)
         self._bands[series] = array("d", band.tobytes())
 
-    def _values(self, weight: F64, first: I64, last: I64, count: I64) -> F64:
-        at, then = (first - self._below).tolist(), (last - self._below).tolist()
-        bands = self._bands
-        known = (count > 0) & (first >= 0)
-        if known.all():
-            below = np.array([band[i] for band, i in zip(bands, at, strict=True)])
-            above = np.array([band[i] for band, i in zip(bands, then, strict=True)])
-        else:
-            flags = known.tolist()
-            below = np.array([band[i] if k else np.nan for band, i, k in zip(bands, at, flags, strict=True)])
-            above = np.array([band[i] if k else np.nan for band, i, k in zip(bands, then, flags, strict=True)])
+    def _values(self, weight: F64, at: I64, then: I64, known: Bools) -> F64:
+        below, above = np.full(len(at), np.nan), np.full(len(at), np.nan)
+        for j in np.flatnonzero(known).tolist():
+            below[j], above[j] = self._bands[j][at[j]], self._bands[j][then[j]]
         return below * (1 - weight) + above * weight
