@@ -114,6 +114,7 @@ SCENES = (
             ('stddev_over_time(g{i="gaps"}[1m])', 40, {'{i="gaps"}': 3.265986323710904}),
             ('quantile_over_time(0.5, g{i="a"}[1m])', 40, {'{i="a"}': 4}),
             ('quantile_over_time(0.25, g{i="gaps"}[1m])', 40, {'{i="gaps"}': 3}),
+            ('quantile_over_time(0, g{i="inf"}[20s])', 10, {'{i="inf"}': nan}),
             ('quantile_over_time(-0.1, g{i="a"}[1m])', 40, {'{i="a"}': -inf}),
             ('quantile_over_time(1.1, g{i="a"}[1m])', 40, {'{i="a"}': inf}),
             ('quantile_over_time(0.5, g{i="nan"}[1m])', 40, {'{i="nan"}': nan}),

@@ -112,9 +112,7 @@ class Ranks(Accumulator):
             at = low - self._below
         places = at.tolist()
         below = np.array([band[i] for band, i in zip(self._bands, places, strict=True)])
-        if rank == low:
-            return below
-        step = high - low
+        step = high - low  # also where the weight is 0: an infinite neighbour makes the result NaN, as in Prometheus
         above = np.array([band[i + step] for band, i in zip(self._bands, places, strict=True)])
         return below * (1 - (rank - low)) + above * (rank - low)
 
