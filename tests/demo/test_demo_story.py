@@ -20,8 +20,8 @@ def entry(second, kind, episode="", **data):
     }  # fmt: skip
 
 
-def edge(second, edge, rank="0", active=0, alert="TrainerStarvedOfData", value=0.6):
-    labels = {"rank": rank}
+def edge(second, edge, rank="", active=0, alert="TrainerStarvedOfData", value=0.6):
+    labels = {"rank": rank} if rank else {}
     return entry(second, "edge", edge=edge, alert=alert, labels=labels, active_at_ms=active * 1000, value=value,
                  responses=["feed"])  # fmt: skip
 
@@ -29,8 +29,8 @@ def edge(second, edge, rank="0", active=0, alert="TrainerStarvedOfData", value=0
 HELPED = [
     edge(10, "pending"),
     edge(40, "firing", active=10),
+    entry(40, "experiment", "e1", phase="planned", values=VALUES, found=FOUND, why="starved"),
     entry(40, "waiting", "e1", reason="thin_baseline", detail="full in 40000 ms"),
-    entry(80, "experiment", "e1", phase="planned", values=VALUES, found=FOUND, why="starved"),
     entry(80, "decision", "e1", reason="acted"),
     entry(80, "experiment", "e1", phase="intended", values=VALUES, found=FOUND, why="starved"),
     entry(80, "command", "e1", command="apply"),
@@ -55,10 +55,10 @@ def test_a_journal_from_pending_to_kept_is_told_with_its_times_and_values():
     assert (story.found, story.values) == (FOUND, VALUES)
     assert (story.verdict, story.result, story.over) == ("helped", "kept", True)
     assert [next(i for i, line in enumerate(lines) if word in line) for word in (
-        "is pending for rank 0: 60%", "fires for rank 0", "waits for its baseline",
-        "planned: num_workers 2 → 4, prefetch_factor 2", "applied at step 700", "measuring",
+        "is pending: 60%", "fires", "planned: num_workers 2 → 4, prefetch_factor 2",
+        "waits for its baseline", "the change is ordered", "applied at step 700", "measuring",
         "verdict: helped: +90.1 %, at least +85.0 %", "the change was kept",
-    )] == list(range(8))  # fmt: skip
+    )] == list(range(9))  # fmt: skip
 
 
 def test_nothing_is_over_before_the_experiment_is_closed():
@@ -76,9 +76,31 @@ def test_a_response_that_does_not_act_ends_the_story_with_its_reason():
     assert lines[-1] == "response feed does not act: out of bounds (too many)"
 
 
+def test_the_rank_whose_alert_lasts_acts_although_the_other_one_planned_first():
+    """Both plan the same, which is told once; the first resolves while the baseline is being taken."""
+    plan = {"values": VALUES, "found": FOUND, "why": "starved"}
+    story, lines = told(
+        [
+            edge(40, "firing", "0"),
+            entry(40, "experiment", "e1", phase="planned", **plan),
+            edge(41, "firing", "1"),
+            entry(41, "experiment", "e2", phase="planned", **plan),
+            edge(60, "resolved", "0"),
+            entry(60, "decision", "e1", reason="resolved"),
+            entry(80, "decision", "e2", reason="acted"),
+            entry(80, "experiment", "e2", phase="intended", **plan),
+            entry(142, "verdict", "e2", verdict="did_not_help", reason="no_gain"),
+            entry(144, "experiment", "e2", phase="closed", result="rolled_back"),
+        ]
+    )
+    assert (story.ordered_at, story.verdict, story.result) == (80, "did not help", "rolled_back")
+    assert sum("remediation planned" in line for line in lines) == 1
+    assert "TrainerStarvedOfData fires for rank 1" in lines
+
+
 def test_one_rank_s_alert_that_resolves_does_not_end_the_story_while_another_s_is_open():
     """The response may still act on the other rank's alert."""
-    story, _ = told([edge(10, "firing"), edge(10, "firing", "1"), entry(11, "decision", "e1", reason="resolved")])
+    story, _ = told([edge(10, "firing", "0"), edge(10, "firing", "1"), entry(11, "decision", "e1", reason="resolved")])
     assert not story.over
     story.take(entry(12, "decision", "e2", reason="resolved"))
     assert story.over
@@ -104,7 +126,12 @@ def test_the_alert_shown_is_the_furthest_of_all_ranks_and_detection_is_the_first
     """Rank 1 is pending while rank 0 fires."""
     story = Story()
     states = []
-    for one in (edge(10, "pending"), edge(11, "pending", "1"), edge(40, "firing", active=10), edge(41, "resolved")):
+    for one in (
+        edge(10, "pending", "0"),
+        edge(11, "pending", "1"),
+        edge(40, "firing", "0", active=10),
+        edge(41, "resolved", "0"),
+    ):
         story.take(one)
         states.append(story.alert)
     assert states == ["pending", "pending", "firing", "pending"]

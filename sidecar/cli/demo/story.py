@@ -25,7 +25,7 @@ class Line:
 class Story:
     """What the journal has told so far; times are wall seconds, 0 where not reached."""
 
-    alerts: dict[str, str] = field(default_factory=dict)  # rank → pending or firing
+    alerts: dict[str, str] = field(default_factory=dict)  # rank, or empty for all of them → pending or firing
     active_at: float = 0.0
     fired_at: float = 0.0
     episode: str = ""  # of the experiment; with several ranks there are several alerts, and one of them acts
@@ -66,6 +66,8 @@ class Story:
             case "decision" if data["reason"] != "acted":
                 self.decided += 1
                 return Line(at, f"response {entry['response']} does not act: {_words(data)}", "yellow")
+            case "experiment" if data["phase"] in ("planned", "approved"):  # for every rank's alert, until one acts
+                return self._planned(at, data)
             case "experiment":
                 self.episode = episode
                 return self._experiment(at, data)
@@ -75,30 +77,34 @@ class Story:
 
     def _edge(self, at: float, data: Mapping[str, Any]) -> Line:
         edge, rank = data["edge"], data["labels"].get("rank", "")
+        whose = f" for rank {rank}" if rank else ""
+        whose = f" for rank {rank}" if rank else ""
         if edge == "pending":
             self.alerts[rank] = edge
             self.active_at = self.active_at or at
-            share = "" if data["value"] is None else f": {data['value']:.0%} of its step time is waiting for data"
-            return Line(at, f"{ALERT} is pending for rank {rank}{share}", "yellow")
+            share = "" if data["value"] is None else f": {data['value']:.0%} of the step time is waiting for data"
+            return Line(at, f"{ALERT} is pending{whose}{share}", "yellow")
         if edge == "firing":
             self.alerts[rank] = edge
             self.episodes += bool(data["responses"])
             self.active_at, self.fired_at = data["active_at_ms"] / 1000, self.fired_at or at
-            return Line(at, f"{ALERT} fires for rank {rank}", "bold red")
+            return Line(at, f"{ALERT} fires{whose}", "bold red")
         self.alerts.pop(rank, None)
         if not self.alerts and not self.fired_at:
             self.active_at = 0.0
         how = "has resolved" if edge == "resolved" else "went away before it fired"
-        return Line(at, f"{ALERT} {how} for rank {rank}", "green")
+        return Line(at, f"{ALERT} {how}{whose}", "green")
+
+    def _planned(self, at: float, data: Mapping[str, Any]) -> Line | None:
+        again = (self.values, self.found) == (data["values"], data["found"])
+        self.values, self.found = data["values"], data["found"]
+        return None if again else Line(at, f"remediation planned: {changed(self.found, self.values)}", "cyan")
 
     def _experiment(self, at: float, data: Mapping[str, Any]) -> Line | None:
         self.phase = data["phase"]
-        if self.phase in ("planned", "intended"):
-            self.values, self.found = data["values"], data["found"]
-            if self.phase == "planned":
-                return None
-            self.ordered_at = at
-            return Line(at, f"remediation planned: {changed(self.found, self.values)}", "cyan")
+        if self.phase == "intended":
+            self.values, self.found, self.ordered_at = data["values"], data["found"], at
+            return Line(at, "the baseline is full: the change is ordered", "cyan")
         if self.phase == "settling":
             self.applied_at, self.measure_from = at, data["measure_from_ms"] / 1000
             return Line(at, f"applied at step {data['step']}, in the middle of an epoch; settling", "cyan")
