@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import math
 import os
 import time
 import weakref
@@ -26,7 +25,7 @@ log = logging.getLogger("spikewatch")
 # Nanoseconds. A record costs more than the rest of step(), and no sidecar looks oftener than every 50 ms: where steps
 # are shorter than this, most go without one, after a first burst. Nothing is lost by it, for totals are cumulative and
 # the client's thread publishes what is newest.
-PUBLISH_EVERY, PUBLISH_BURST = 10_000_000, 2_000_000_000
+PUBLISH_EVERY, PUBLISH_BURST = 50_000_000, 10_000_000_000
 
 MAX_ERRORS = 16  # of our own, on the training thread; then the client turns itself off
 
@@ -80,7 +79,8 @@ class Run:
         try:
             meter = parts.meter
             if loss is not None:
-                self._take_loss(meter, loss)
+                if self._loss.offer(loss):
+                    meter.loss, meter.nonfinite_losses = self._loss.value, self._loss.nonfinite
             if grad_norm is not None:
                 self._norm.offer(grad_norm)
                 meter.grad_norm = self._norm.value
@@ -88,7 +88,7 @@ class Run:
                 meter.loss_scale = parts.overflow.stepped()
                 meter.overflows, meter.consecutive_overflows = parts.overflow.total, parts.overflow.consecutive
             number = meter.stepped(samples, time.time())
-            now = meter.now()
+            now = meter.step_clock[1] or meter.now()
             if now >= self._publish_from:
                 self._publish_from = max(self._publish_from, now - PUBLISH_BURST) + PUBLISH_EVERY
                 self._records += 1
@@ -97,14 +97,6 @@ class Run:
                 parts.ledger.at_boundary(number)
         except Exception as error:  # noqa: BLE001  the trainer goes on exactly as without us
             self._failed(error)
-
-    def _take_loss(self, meter: Meter, loss: Any) -> None:
-        for value in self._loss.offer(loss):
-            if meter.nonfinite_losses != meter.nonfinite_losses:
-                meter.nonfinite_losses = 0.0
-            if not math.isfinite(value):
-                meter.nonfinite_losses += 1
-        meter.loss = self._loss.value
 
     def phase(self, name: str) -> Phase:
         """Enters a phase: startup, compile, train, eval or checkpoint. As a context manager it returns to the one

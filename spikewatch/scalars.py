@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from math import isfinite
 from typing import Any
 
 from spikewatch.layout import MISSING
@@ -14,10 +15,11 @@ _PINNED = 4  # copies that may be under way; a step whose slot is still busy is 
 class Scalar:
     """One number a step. On an accelerator it comes a step or two late."""
 
-    __slots__ = ("_busy", "_free", "_kind", "value")
+    __slots__ = ("_busy", "_free", "_kind", "nonfinite", "value")
 
     def __init__(self) -> None:
         self.value: float = MISSING
+        self.nonfinite = 0  # how many of those that arrived were NaN or infinite
         self._kind: type | None = None  # of the numbers so far: torch's own is not looked up each time
         self._busy: deque[tuple[Any, Any]] = deque()  # (event, pinned tensor), oldest first
         self._free: list[tuple[Any, Any]] | None = None
@@ -31,23 +33,29 @@ class Scalar:
         if number is None:
             return self._arrived()
         if isinstance(number, (int, float)):
-            self.value = float(number)
-            return [self.value]
-        if type(number) is not self._kind:
-            torch = sys.modules.get("torch")
-            if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter):
-                return []  # a DTensor, say, could make .item() a collective
-            self._kind = type(number)
-        if number.numel() != 1:
+            value = float(number)
+        else:
+            if type(number) is not self._kind:
+                torch = sys.modules.get("torch")
+                if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter):
+                    return []  # a DTensor, say, could make .item() a collective
+                self._kind = type(number)
+            if number.numel() != 1:
+                return []
+            if not number.is_cpu:  # asking for its device takes ten times as long
+                return self._accelerated(number)
+            value = number.item()
+        self.value = value
+        if not isfinite(value):
+            self.nonfinite += 1
+        return [value]
+
+    def _accelerated(self, number: Any) -> list[float]:
+        if not number.is_cuda:
             return []
-        if number.is_cpu:  # a tenth of the time that asking its device takes
-            self.value = number.item()
-            return [self.value]
-        if number.is_cuda:
-            arrived = self._arrived()
-            self._start(sys.modules["torch"], number)
-            return arrived
-        return []
+        arrived = self._arrived()
+        self._start(sys.modules["torch"], number)
+        return arrived
 
     def _start(self, torch: Any, number: Any) -> None:
         if self._free is None:
@@ -67,6 +75,7 @@ class Scalar:
         while self._busy and self._busy[0][0].query():
             event, pinned = self._busy.popleft()
             values.append(float(pinned[0]))
+            self.nonfinite += not isfinite(values[-1])
             if self._free is not None:
                 self._free.append((event, pinned))
         if values:

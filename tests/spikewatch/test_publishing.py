@@ -1,12 +1,16 @@
 """How often a step leaves a record in the ring, and how large batches are said to be on the quick way there."""
 
+import itertools
 import os
+import time
 
 import pytest
 
 import spikewatch
+from sidecar.trainer.ringreader import RingReader
 from spikewatch import layout
 from spikewatch.batches import BatchLengths, measure
+from spikewatch.livepass import LivePass
 from spikewatch.run import PUBLISH_BURST, PUBLISH_EVERY
 
 BURST = PUBLISH_BURST // PUBLISH_EVERY
@@ -48,12 +52,52 @@ def test_after_a_pause_the_next_step_leaves_a_record_at_once(clocked):
     assert clocked(PUBLISH_EVERY) == before + 1
 
 
+def test_steps_without_a_record_are_told_by_the_clients_thread():
+    with spikewatch.attach() as run:
+        reader = RingReader(os.dup(run._parts.ring.fd))
+        for _ in range(3 * BURST):
+            run.step(1.0)
+        until = time.monotonic() + 10
+        while reader.read()["steps_total"] < 3 * BURST and time.monotonic() < until:
+            time.sleep(0.01)
+        assert reader.read()["steps_total"] == 3 * BURST
+        assert reader.lost == 0
+        reader.close()
+
+
 def test_runs_that_were_closed_hold_no_descriptor():
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with spikewatch.attach() as run:
             run.step()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_request_made_the_quick_way_counts_as_one_made_the_careful_way(workers, monkeypatch):
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def totals():
+        loader = DataLoader(TensorDataset(torch.zeros(25, 3), torch.zeros(25)), batch_size=4, num_workers=workers)
+        with spikewatch.attach(loader=loader) as run:
+            meter, ticks = run._parts.meter, itertools.count(1)
+            run._parts.agent.stop()  # it reads the clock, too
+            meter.now = lambda: next(ticks)
+            run._parts.tuner.probe.draws = False
+            for _ in range(2):
+                for _ in run.loader:
+                    run.step(1.0)
+            return dict(zip(layout.FIELDS, meter.record(next(ticks)), strict=True))
+
+    quick = totals()
+    monkeypatch.setattr(LivePass, "__next__", LivePass._carefully)
+    careful = totals()
+    for name in ("written_at", "step_seconds_total", "data_wait_seconds_total", "samples_total", "input_bytes_total"):
+        assert quick[name] == careful[name] > 0
+    assert [quick[name] for name in ("steps_total", "errors_total", "epoch")] == [14, 0, 1]
+    assert quick["prefetch_requests_total"] == pytest.approx(careful["prefetch_requests_total"], nan_ok=True)
 
 
 @pytest.mark.torch
