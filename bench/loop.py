@@ -43,7 +43,7 @@ class Size:
     trials: int
 
 
-FULL = Size(pairs_1ms=150, steps_1ms=15, pairs_10ms=50, steps_10ms=25, watch_s=60.0, trials=9)
+FULL = Size(pairs_1ms=150, steps_1ms=15, pairs_10ms=45, steps_10ms=25, watch_s=60.0, trials=7)
 QUICK = Size(pairs_1ms=3, steps_1ms=20, pairs_10ms=2, steps_10ms=5, watch_s=1.5, trials=1)
 
 
@@ -107,7 +107,7 @@ def watcher(size: Size) -> dict[str, Row]:
     alertmanagers = [{"url": "http://127.0.0.1:9"}]
     with sidecar({"alertmanagers": alertmanagers}) as live, trainer(live.socket):
         live.get("/metrics")
-        time.sleep(min(5.0, size.watch_s))  # past the start: reading files, compiling rules
+        time.sleep(min(3.0, size.watch_s))  # past the start: reading files, compiling rules
         began, cpu = time.monotonic(), live.cpu_seconds()
         resident, scrape_at, slowest = 0, began + min(SCRAPE_S, size.watch_s) / 2, 0.0
         while (now := time.monotonic()) < began + size.watch_s:
