@@ -100,7 +100,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
                 trouble={"side": SIDES[1]},
                 trouble_text=f"the images become {SIDES[1]} × {SIDES[1]} pixels; decoding is limited as by a CPU quota",
                 # A narrow network: decoding must be what limits also on a machine that is busy with other things.
-                trainer_arguments=("--decode-pixels-per-s", "20e6", "--width", "48"),
+                trainer_arguments=("--decode-pixels-per-s", "36e6", "--width", "48"),
             ),
         )
     }
