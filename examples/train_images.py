@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains a small CNN on images fetched over HTTP from an object store; attached to spikewatch in three marked lines.
+"""Trains a small CNN on images fetched over HTTP from an object store; attached to spikewatch in four marked places.
 
 Run it alone (the first command serves a generated data set and prints its address):
 
@@ -10,8 +10,8 @@ or on two ranks:
 
     torchrun --standalone --nproc-per-node 2 examples/train_images.py --url http://127.0.0.1:9000 --output /tmp/train
 
-It needs PyTorch and nothing else. Without the lines marked `spikewatch` it trains the same: same weights, same order
-of samples. It writes its own log, `OUTPUT/rank<N>.jsonl`, one JSON object a line: `start` (how the run was set up),
+It needs PyTorch and nothing else. Without what is marked `spikewatch` it trains the same: same weights, same order of
+samples. It writes its own log, `OUTPUT/rank<N>.jsonl`, one JSON object a line: `start` (how the run was set up),
 `epoch` (the order the sampler laid down for this rank), `step` (end time, seconds of the step, seconds of it spent
 waiting for data, the samples consumed, loss) and `end`. Speed and lost or repeated samples are read from that log.
 """
@@ -42,7 +42,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-import spikewatch  # spikewatch: remove this line and the two others marked so, and the script trains the same
+import spikewatch  # spikewatch: without this and the other places marked so, the script trains the same
 
 SIDE = 32  # pixels; larger images are scaled down to it
 STOP_EVERY = 8  # steps between two agreements on whether to stop

@@ -93,7 +93,7 @@ class Launcher:
             ranks = str(self._options.nproc)
             command += ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
             command += ["--nproc-per-node", ranks]
-        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "no_proxy": "127.0.0.1"}
         if attached:
             environment["SPIKEWATCH_SOCKET"] = str(self._run_dir / "trainer.sock")
         else:

@@ -60,7 +60,10 @@ class Demo:
         random_ = random.Random(seed)
         run_dir = Path(tempfile.mkdtemp(prefix="spikewatch-", dir="/tmp"))  # short: a socket lies in it
         try:
-            with Processes(self._directory, [run_dir], inherited()) as processes, httpx.Client(timeout=5) as client:
+            with (
+                Processes(self._directory, [run_dir], inherited()) as processes,
+                httpx.Client(timeout=5, trust_env=False) as client,
+            ):
                 launcher = Launcher(processes, self._scenario, self._options, self._directory, run_dir)
                 self._say(f"seed {seed}; everything is kept in {self._directory}")
                 store, trainer, sidecar = self._start(launcher, client, seed)
