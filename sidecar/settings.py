@@ -184,6 +184,13 @@ class Settings(_Closed):
     usd_per_gpu_hour: float | None = Field(None, ge=0, allow_inf_nan=False)
     gpus: int | None = Field(None, ge=1, strict=True)
 
+    @field_validator("external_labels")
+    @classmethod
+    def _label_names(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        if wrong := [name for name in value if not name or name == "__name__"]:
+            raise ValueError(f"not a label name: {wrong[0]!r}")
+        return value
+
     @model_validator(mode="after")
     def _two_listeners(self) -> Settings:
         if self.metrics is not None and self.metrics.listen == self.http.listen and self.http.address[1]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -24,6 +26,8 @@ def run(config: Path | None) -> None:
     SIGHUP reloads the configuration, SIGTERM stops it within two seconds. Exits 1 when the configuration is wrong
     (every problem is listed) or an address or folder cannot be used.
     """
+    # Until the event loop takes the signal over: a stop during start-up is a stop like any other.
+    signal.signal(signal.SIGTERM, _leave)
     # Before numpy is loaded: its BLAS would start a thread and reserve memory for every core of the node.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -40,3 +44,7 @@ def run(config: Path | None) -> None:
     except SpikewatchError as e:
         click.echo(f"spikewatch: {e}", err=True)
         sys.exit(1)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -20,6 +20,8 @@ _NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"  # goes into change ids, URLs and label
 ModeText = Literal["observe", "suggest", "act"]
 
 
+_SHORTEST_MS = 9_000  # nine samples taken once a second bound the eight increments a verdict takes at least
+
 _KINDS = {"matrix": "range vector"}
 
 
@@ -205,6 +207,14 @@ class _Loader:
                 self._compiled((*path, "verify", "abort_if", j), guard)
         expr = verify.get("expr")
         longest = self._compiled((*path, "verify", "expr"), expr) if isinstance(expr, str) else None
+        if shape is not None:
+            for name, length in (("baseline", shape.verify.baseline), ("window", shape.verify.window)):
+                if length < _SHORTEST_MS:
+                    self._warn(
+                        (*path, "verify", name),
+                        f"{name} of {durations.text(length)}: a verdict takes at least 8 samples, more than that holds"
+                        " where a sample is taken once a second; the response would never act",
+                    )
         if longest is not None and shape is not None and shape.verify.window < longest:
             self._warn(
                 (*path, "verify", "window"),

@@ -63,7 +63,10 @@ def test_a_starved_trainer_fires_in_alertmanager_and_resolves_there(pod, peer):
     assert fired["status"] == "firing"
     assert fired["labels"] == LABELS
     assert fired["annotations"]["summary"] == "The trainer waits for data instead of training"
-    assert "% of the step time of the rank that waits most is spent waiting for data" in fired["annotations"]["description"]
+    assert (
+        "% of the step time of the rank that waits most is spent waiting for data"
+        in fired["annotations"]["description"]
+    )
     assert fired["annotations"]["runbook_url"] == f"http://train-0.example:9478/runbooks/{ALERT}"
     assert starved_at + 1 <= seconds(fired["startsAt"]) <= heard_at
     source = urlsplit(fired["generatorURL"])

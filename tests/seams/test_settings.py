@@ -71,6 +71,7 @@ def test_the_hash_follows_the_content_not_the_spelling(tmp_path):
         ("alertmanagers: [{url: 'http://[::1'}]", "not an http"),
         ('alertmanagers: [{url: "http://host/\\n"}]', "not an http"),
         ("alertmanagers: [{url: 'http://user:secret@host'}]", "basic_auth"),
+        ("external_labels: {'': z}", "not a label name"),
         ("gpus: true", "gpus"),
         ("gpus: 0", "gpus"),
         ("usd_per_gpu_hour: .inf", "usd_per_gpu_hour"),
