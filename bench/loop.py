@@ -16,14 +16,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bench import _latency, _paired, _rows
 from bench._live import sidecar, trainer
 from bench._rows import Row, below, row
-
-if TYPE_CHECKING:
-    from bench._client import Training
 
 MB = 1_000_000
 SCRAPE_S = 15.0
@@ -43,7 +39,7 @@ class Size:
     trials: int
 
 
-FULL = Size(pairs_1ms=150, steps_1ms=15, pairs_10ms=45, steps_10ms=25, watch_s=60.0, trials=7)
+FULL = Size(pairs_1ms=200, steps_1ms=25, pairs_10ms=45, steps_10ms=25, watch_s=60.0, trials=7)
 QUICK = Size(pairs_1ms=3, steps_1ms=20, pairs_10ms=2, steps_10ms=5, watch_s=1.5, trials=1)
 
 
@@ -56,7 +52,7 @@ def client(size: Size, rng: random.Random) -> dict[str, Row]:
         for workers, name in ((0, "no loader workers"), (1, "one loader worker")):
             training = Training(live.socket, 1.0, workers)
             with training.attached():
-                pairs = _paired.interleaved(size.pairs_1ms, lambda a, t=training: _short(t, a, size), rng)
+                pairs = _paired.interleaved(size.pairs_1ms, lambda a, t=training: t.block(a, size.steps_1ms), rng)
             wall, cpu = _each(pairs)
             rows[f"step without, {name}"] = row(_plain_ms(wall), "ms")
             rows |= _interval(f"added to a step p50, {name}", _paired.added(wall, rng), ADDED_LIMIT, "us", 1e3)
@@ -74,12 +70,6 @@ def client(size: Size, rng: random.Random) -> dict[str, Row]:
         rows |= _interval("step CPU ratio", _paired.ratio(cpu, rng), RATIO_LIMIT, "x")
         training.close()
     return rows
-
-
-def _short(training: Training, attached: bool, size: Size) -> list[tuple[int, int]]:
-    # Three times as many steps with the client: what it does only so often a second should not come at twice the rate
-    # because it rests every other block.
-    return training.block(attached, size.steps_1ms * (3 if attached else 1))
 
 
 def _each(pairs: Sequence[tuple[Sequence[tuple[int, int]], ...]]) -> tuple[_paired.Pairs, _paired.Pairs]:
