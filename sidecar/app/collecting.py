@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,7 +12,6 @@ from sidecar.collectors import cgroup
 from sidecar.collectors.runner import Runner
 from sidecar.errors import ConfigError, Problem
 from sidecar.hooks import Collector, CollectorSettings
-from sidecar.model import Availability, Sample, Status, labels_of
 from sidecar.plugins import Registry
 from sidecar.settings import Loaded
 from sidecar.store import Store
@@ -50,14 +49,6 @@ def runner(settings: Mapping[str, CollectorSettings], registry: Registry, store:
             cls: Any = registry.collector(name)
             made.append((cls(own), own))
     return Runner(made, store, clock)
-
-
-def state(name: str, status: Status) -> Iterable[Sample]:
-    """What the runner says of its collectors, for one that is driven by the event loop itself."""
-    up = status.state in (Availability.AVAILABLE, Availability.DEGRADED)
-    yield Sample("spikewatch_collector_up", (("collector", name),), float(up))
-    labels = labels_of({"collector": name, "state": status.state.value, "reason": status.reason})
-    yield Sample("spikewatch_collector_status", labels, 1.0)
 
 
 class Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -25,19 +26,16 @@ def catalogue(registry: Registry) -> tuple[MetricInfo, ...]:
 
 def newest_entries(journal: Journal, limit: int) -> list[JSON]:
     """The newest `limit` journal entries, oldest first."""
-    found: dict[str, Any] = {}
     row = journal.db.connection.execute("SELECT max(id) FROM journal").fetchone()
     last = int(row[0] or 0)
     return [
-        {"id": number, **asdict(entry), "data": dict(entry.data), **found}
+        {"id": number, **asdict(entry), "data": dict(entry.data)}
         for number, entry in journal.entries(after_id=max(0, last - limit), limit=limit)
     ]
 
 
 def experiment(x: Experiment) -> JSON:
     """An experiment under way."""
-    import json
-
     plain: JSON = json.loads(to_json({k: _plain(v) for k, v in asdict(x).items()}))
     return plain
 

@@ -24,6 +24,7 @@ from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals
 from sidecar.clock import Clock
+from sidecar.collectors.runner import status_samples
 from sidecar.errors import Problem, ResponseError, StateError
 from sidecar.model import Labels, MetricInfo, Sample, labels_of
 from sidecar.outputs.alertmanager import Notifier
@@ -103,7 +104,7 @@ class Sidecar:
             NewestValues(self.store, clock),
             self.catalogue(),
             {
-                "sidecar": lambda: self.vitals.samples(self.manager.stats(), self.store.stats(), clock.offset_ms()),
+                "sidecar": self.samples,
                 "notifier": lambda: self.notifier.samples(),
                 "responder": lambda: self.responder.samples(),
             },
@@ -168,7 +169,7 @@ class Sidecar:
 
     def _listen(self, now: int) -> None:
         self.channel.tick(now)
-        self._channel_state.record(collecting.state("trainer", self.channel.status()), now)
+        self._channel_state.record(status_samples("trainer", self.channel.status()), now)
 
     def _evaluate(self, now: int) -> None:
         events = self.manager.tick(now)

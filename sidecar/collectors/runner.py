@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sidecar.clock import Clock
 from sidecar.collectors.worker import Job, Worker
 from sidecar.hooks import Collector, CollectorSettings, Sink
-from sidecar.model import Availability, MetricInfo, Sample, Status
+from sidecar.model import Availability, MetricInfo, Sample, Status, labels_of
 from sidecar.recording import Recorder
 
 METRICS: tuple[MetricInfo, ...] = (
@@ -209,10 +209,15 @@ class _Desk:
             yield Sample("spikewatch_collector_duration_seconds", labels, self._seconds)
         if self._status is None:
             return
-        up = self._status.state in (Availability.AVAILABLE, Availability.DEGRADED)
-        yield Sample("spikewatch_collector_up", labels, float(up))
-        state = (*labels, ("reason", self._status.reason), ("state", self._status.state.value))
-        yield Sample("spikewatch_collector_status", tuple(pair for pair in state if pair[1]), 1.0)
+        yield from status_samples(self.name, self._status)
+
+
+def status_samples(name: str, status: Status) -> Iterable[Sample]:
+    """Whether a collector is up, and what it can see; also for one that the event loop drives by itself."""
+    up = status.state in (Availability.AVAILABLE, Availability.DEGRADED)
+    yield Sample("spikewatch_collector_up", (("collector", name),), float(up))
+    labels = labels_of({"collector": name, "state": status.state.value, "reason": status.reason})
+    yield Sample("spikewatch_collector_status", labels, 1.0)
 
 
 def _machine_readable(reason: str) -> str:
