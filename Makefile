@@ -25,7 +25,7 @@ demo: .venv/.demo
 	$(BIN)/spikewatch demo $(ARGS)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m 'not proof' --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'not proof' --numprocesses 2 --dist loadgroup $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """One process runs a whole file (its fixtures are costly), and all the stories, which start together."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("stories" if file.startswith("tests/e2e/") else file))
+
+
 @pytest.fixture(scope="session")
 def peer():
     """Gives the path of a peer's binary; skips where there is none."""

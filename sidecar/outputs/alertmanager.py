@@ -45,13 +45,13 @@ class Notifier:
         limits: Limits = Limits(),  # noqa: B008  frozen
         *,
         transport: httpx.AsyncBaseTransport | None = None,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] | None = None,
     ) -> None:
         """`jitter` gives 0..1: a fleet must not come back to a restarted Alertmanager all at once.
 
         Raises ConfigError when a TLS file of an endpoint cannot be used.
         """
-        self._lanes = [Lane(e, e.client(transport), clock, limits, jitter) for e in endpoints]
+        self._lanes = [Lane(e, e.client(transport), clock, limits, jitter or random.Random().random) for e in endpoints]
         self._tasks: list[asyncio.Task[None]] = []
 
     def send(self, notifications: Sequence[Notification]) -> None:

@@ -331,9 +331,12 @@ def _waited_for_a_core(pid: int) -> float:
         return 0.0
 
 
+_chance = random.SystemRandom()  # stories run beside other tests, and those may watch the shared generator
+
+
 def _free_port() -> int:
     """Below those that the kernel gives to clients, or somebody has it while a sidecar is being restarted."""
     while True:
-        port = random.randrange(15_000, 32_000)
+        port = _chance.randrange(15_000, 32_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
