@@ -38,8 +38,22 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a metric was checked against: the real source (`device`), a stand-in of it (`fake`), or nothing yet."""
+
+    against: Literal["device", "fake", "none"] = "none"
+    date: str = ""  # of the newest check, YYYY-MM-DD
+    detail: str = ""  # which device, driver, kernel or library version
+
+
+@dataclass(frozen=True, slots=True)
 class MetricInfo:
-    """A catalogue entry: what a metric means. Counters end in `_total`; `unit` is the base unit in the name."""
+    """A catalogue entry: what a metric means. Counters end in `_total`; `unit` is the base unit in the name.
+
+    `scope`: whose number it is; where that differs from machine to machine, a label `scope` says it and this is "".
+    `quality`: `exact`, `averaged` over a stated time, or `estimated` (a bias or a guess is in it; the help says which).
+    `verified`: None for what the sidecar counts about itself, for which there is nothing outside to check against.
+    """
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -47,6 +61,9 @@ class MetricInfo:
     help: str
     labels: tuple[str, ...] = ()
     source: str = ""  # where the number comes from: a file, a call, a log line
+    scope: Literal["", "process", "container", "pod", "node", "device", "job", "cluster"] = ""
+    quality: Literal["exact", "averaged", "estimated"] = "exact"
+    verified: Evidence | None = None
 
 
 class Availability(Enum):
@@ -60,10 +77,24 @@ class Availability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A collector's answer about itself, with the reason for anything but `available`."""
+    """A collector's answer about itself, with the reason for anything but `available`.
+
+    `reason` is machine-readable (snake_case, becomes a label value); `fix` tells people the one change that would
+    help, e.g. "set shareProcessNamespace: true in the pod's spec".
+    """
 
     state: Availability
     reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a collector can or cannot see from here: a line of `spikewatch doctor`."""
+
+    what: str  # e.g. "GPU 0: SM and DRAM activity (GPM)"
+    status: Status
+    detail: str = ""
 
 
 class AlertState(Enum):
@@ -86,6 +117,7 @@ class Alert:
     active_at_ms: int
     fired_at_ms: int = 0
     resolved_at_ms: int = 0
+    keep_firing_since_ms: int = 0
     expr: str = ""
 
     def label(self, name: str) -> str:

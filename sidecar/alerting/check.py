@@ -11,11 +11,18 @@ from sidecar.alerting.loader import load_rules
 from sidecar.alerting.rules import Rule, RuleGroup
 from sidecar.errors import ConfigError, Problem
 from sidecar.model import MetricInfo
+from sidecar.promql.functions import RENAMED
 from sidecar.promql.plan import COMPARISONS, Binary, Call, Node, Number, Op, Range, Selector, kind, walk
 from sidecar.yamlfile import Document
 
 OURS = ("spikewatch_", "spikewatch:")
 """Prefixes of metrics we know all of: exported by us, and recorded by our rules."""
+
+PER_STEP = "spikewatch_trainer_"
+"""Prefix of metrics that move once a training step."""
+
+STEPS = 5
+"""A window over them has to hold so many steps, or it sees the steps and not the training."""
 
 # Put on by whoever scrapes or forwards, so a rule may match on them wherever it is evaluated.
 _TARGET_LABELS = frozenset({"job", "instance", "cluster", "namespace", "train_job", "pod", "node", "container"})
@@ -27,11 +34,13 @@ def check_rules(
     catalogue: Mapping[str, MetricInfo] | None = None,
     *,
     sampling_ms: int = 1000,
+    step_ms: int = 1000,
     recorded: Iterable[str] = (),
 ) -> list[Problem]:
     """Every finding of every file, errors and warnings.
 
-    `sampling_ms` is how often the metrics get a sample; `recorded` names what rules of other files record.
+    `sampling_ms` is how often the metrics get a sample, `step_ms` how long a training step takes; `recorded` names
+    what rules of other files record.
     """
     groups: list[RuleGroup] = []
     problems: list[Problem] = []
@@ -47,7 +56,7 @@ def check_rules(
     for group in groups:
         for rule in group.rules:
             node = promql.compile([rule.expr]).node(rule.expr)
-            for message in _warnings(node, catalogue, known, sampling_ms):
+            for message in _warnings(node, catalogue, known, sampling_ms, step_ms):
                 problems.append(_problem(group, rule, message))
     return problems
 
@@ -57,13 +66,18 @@ def _problem(group: RuleGroup, rule: Rule, message: str) -> Problem:
 
 
 def _warnings(
-    root: Node, catalogue: Mapping[str, MetricInfo] | None, recorded: set[str], sampling_ms: int
+    root: Node, catalogue: Mapping[str, MetricInfo] | None, recorded: set[str], sampling_ms: int, step_ms: int
 ) -> Iterator[str]:
     if kind(root) in ("string", "matrix"):
         yield f"the result is a {kind(root)}, neither vector nor scalar: every evaluation will fail"
     said: set[str] = set()
     for node in walk(root):
-        for message in (*_never(node), *_window(node, sampling_ms), *_unknown(node, catalogue, recorded)):
+        for message in (
+            *_never(node),
+            *_window(node, sampling_ms, step_ms),
+            *_renamed(node),
+            *_unknown(node, catalogue, recorded),
+        ):
             if message not in said:
                 said.add(message)
                 yield message
@@ -85,12 +99,25 @@ def _never(node: Node) -> Iterator[str]:
                 )
 
 
-def _window(node: Node, sampling_ms: int) -> Iterator[str]:
-    if isinstance(node, Range) and node.range_ms < 2 * sampling_ms:
+def _window(node: Node, sampling_ms: int, step_ms: int) -> Iterator[str]:
+    if not isinstance(node, Range):
+        return
+    by_step = node.selector.metric.startswith(PER_STEP)
+    if by_step and STEPS * step_ms > node.range_ms >= 2 * sampling_ms:
+        yield (
+            f"the window [{durations.text(node.range_ms)}] of {node.selector.metric} is under {STEPS} training steps "
+            f"of {durations.text(step_ms)}: it will see single steps, and some of the time none"
+        )
+    if node.range_ms < 2 * sampling_ms:
         yield (
             f"the window [{durations.text(node.range_ms)}] of {node.selector.metric or 'a selector'} is under two "
             f"sampling intervals of {durations.text(sampling_ms)}: it will mostly hold one sample or none"
         )
+
+
+def _renamed(node: Node) -> Iterator[str]:
+    if isinstance(node, Call) and (name := RENAMED.get(node.name)):
+        yield f"{node.name}() is of Prometheus 2: Prometheus 3 calls it {name} and takes it only with a feature flag"
 
 
 def _unknown(node: Node, catalogue: Mapping[str, MetricInfo] | None, recorded: set[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ import yaml
 from sidecar import durations
 from sidecar.alerting.fields import Findings, Mapped
 from sidecar.alerting.loader import load_rules
+from sidecar.alerting.overrides import Override
 from sidecar.errors import ConfigError, Problem
 from sidecar.promql.widen import Widening, widened
 from sidecar.yamlfile import Document
@@ -66,8 +67,10 @@ class ExportedFile:
                     yield group, rule, rule.widening
 
 
-def export(document: Document, scrape_interval_ms: int = 0) -> ExportedFile:
-    """The rules of a document as written; windows shorter than four scrape intervals are made that long.
+def export(document: Document, scrape_interval_ms: int = 0, overrides: Iterable[Override] = ()) -> ExportedFile:
+    """The rules of a document as written, with the overrides in place.
+
+    Windows shorter than four scrape intervals are made that long.
 
     Raises ConfigError for what Prometheus would refuse.
     """
@@ -76,27 +79,38 @@ def export(document: Document, scrape_interval_ms: int = 0) -> ExportedFile:
     least_ms = INTERVALS * scrape_interval_ms
     top = None if document.value is None else Mapped.of(document.node, found, "rule file", None)
     groups = [] if top is None else [Mapped.of(node, found, "group", None) for node in top.items("groups")]
-    return ExportedFile(document.file, tuple(_group(g, least_ms) for g in groups if g is not None), least_ms)
+    changes = {override.alert: override for override in overrides}
+    return ExportedFile(document.file, tuple(_group(g, least_ms, changes) for g in groups if g is not None), least_ms)
 
 
-def _group(fields: Mapped, least_ms: int) -> ExportedGroup:
+def _group(fields: Mapped, least_ms: int, changes: Mapping[str, Override]) -> ExportedGroup:
     out: dict[str, Any] = {key: text for key in ("name", "interval", "query_offset") if (text := fields.text(key))}
     if limit := fields.integer("limit"):
         out["limit"] = limit
     if labels := fields.texts("labels"):
         out["labels"] = {name: text for name, (_, text) in labels.items()}
     rules = [Mapped.of(node, fields.found, "rule", None) for node in fields.items("rules")]
-    return ExportedGroup(fields.text("name"), out, tuple(_rule(r, least_ms) for r in rules if r is not None))
+    exported = (_rule(r, least_ms, changes.get(r.text("alert"))) for r in rules if r is not None)
+    return ExportedGroup(fields.text("name"), out, tuple(rule for rule in exported if rule is not None))
 
 
-def _rule(fields: Mapped, least_ms: int) -> ExportedRule:
+def _rule(fields: Mapped, least_ms: int, change: Override | None) -> ExportedRule | None:
     keys = ("record", "alert", "expr", "for", "keep_firing_for")
     out: dict[str, Any] = {key: text for key in keys if (text := fields.text(key))}
+    if change is not None:
+        if change.disabled:
+            return None
+        if change.expr is not None:
+            out["expr"] = change.expr
+        if change.for_ms is not None:
+            out["for"] = durations.text(change.for_ms)
     widening = widened(out["expr"], least_ms)
     out["expr"] = widening.expr
     for key in ("labels", "annotations"):
         if texts := fields.texts(key):
             out[key] = {name: text for name, (_, text) in texts.items()}
+    if change is not None and change.severity is not None:
+        out["labels"] = {**out.get("labels", {}), "severity": change.severity}
     return ExportedRule(out.get("record") or out["alert"], out, widening if widening.was_ms else None)
 
 

@@ -226,6 +226,7 @@ class RuleRunner:
             active_at_ms=_shown(instance.active_at_ms),
             fired_at_ms=_shown(instance.fired_at_ms),
             resolved_at_ms=_shown(instance.resolved_at_ms),
+            keep_firing_since_ms=_shown(instance.keep_firing_since_ms),
             expr=self.rule.expr,
         )
 

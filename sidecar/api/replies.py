@@ -46,6 +46,7 @@ def alert(one: Alert) -> Mapping[str, object]:
         "state": one.state.value,
         "activeAt": prometheus_json.moment(one.active_at_ms),
         "value": number(one.value),
+        **({"keepFiringSince": prometheus_json.moment(since)} if (since := one.keep_firing_since_ms) > 0 else {}),
     }
 
 

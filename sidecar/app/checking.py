@@ -31,17 +31,20 @@ class Report:
     summary: tuple[str, ...]
 
 
-def check_files(files: Sequence[Path], registry: Registry | None = None) -> Report:
-    """Never raises for a bad file. Without rule files among them, responses are held against the shipped rules."""
+def check_files(files: Sequence[Path], registry: Registry | None = None, *, step_ms: int = 1000) -> Report:
+    """Never raises for a bad file; `step_ms` is how long a training step takes.
+
+    Without rule files among them, responses are held against the shipped rules.
+    """
     if registry is None:
         registry = Registry()
         registry.discover()
-    return _Check(registry).run(files)
+    return _Check(registry, step_ms).run(files)
 
 
 class _Check:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, step_ms: int) -> None:
+        self._registry, self._step_ms = registry, step_ms
         self._catalogue: Mapping[str, MetricInfo] = {info.name: info for info in records.catalogue(registry)}
         self._groups: list[RuleGroup] = []
         self._recorded: set[str] = set()
@@ -91,7 +94,7 @@ class _Check:
             return ""
 
     def _rules(self, document: Document) -> str:
-        self._problems += check_rules([document], self._catalogue, recorded=self._recorded)
+        self._problems += check_rules([document], self._catalogue, recorded=self._recorded, step_ms=self._step_ms)
         return _count(sum(len(g.rules) for g in _groups([document])), "rule")
 
     def _configuration(self, path: Path) -> str:

@@ -7,11 +7,21 @@ from pathlib import Path
 
 import click
 
+from sidecar.cli.values import DURATION
+
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
-def check(files: tuple[Path, ...], strict: bool) -> None:
+@click.option(
+    "--step-time",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long a training step takes: windows over the trainer's metrics are to hold five.",
+)
+def check(files: tuple[Path, ...], strict: bool, step_time: int) -> None:
     """Checks rule, response, override, caps and configuration files.
 
     They are told apart by their top-level key: `groups`, `responses`, `overrides`, `caps`; anything else is taken for
@@ -19,7 +29,7 @@ def check(files: tuple[Path, ...], strict: bool) -> None:
     """
     from sidecar.app.checking import check_files
 
-    report = check_files(files)
+    report = check_files(files, step_ms=step_time)
     for line in report.summary:
         click.echo(line)
     for problem in report.problems:

@@ -22,6 +22,11 @@ from sidecar.cli.values import DURATION, pair
     help="How often Prometheus scrapes: windows shorter than four intervals are made that long. "
     "Leave it out where samples arrive by remote write.",
 )
+@click.option(
+    "--overrides",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An overrides.yaml: what it changes and disables is exported so.",
+)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of the terminal.")
 @click.option("--namespace", default="", help="Of the PrometheusRule objects.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="On the objects; operators select by it.")
@@ -29,6 +34,7 @@ def export(
     form: str,
     files: tuple[Path, ...],
     scrape_interval: int | None,
+    overrides: Path | None,
     output: Path | None,
     namespace: str,
     labels: tuple[str, ...],
@@ -44,6 +50,8 @@ def export(
     """
     from sidecar.alerting.export import export as read
     from sidecar.alerting.export import prometheus_rules, rule_file
+    from sidecar.alerting.loader import load_rules
+    from sidecar.alerting.overrides import load_overrides
     from sidecar.app.files import shipped_folder
     from sidecar.errors import ConfigError
     from sidecar.yamlfile import Document
@@ -51,7 +59,9 @@ def export(
     object_labels = dict(pair(text, "=", "NAME=VALUE") for text in labels)
     try:
         sources = files or sorted(shipped_folder().glob("*.rules.yaml"))
-        exported = [read(Document.read(path), scrape_interval or 0) for path in sources]
+        documents = [Document.read(path) for path in sources]
+        changes = load_overrides(Document.read(overrides), load_rules(documents).groups) if overrides else ()
+        exported = [read(document, scrape_interval or 0, changes) for document in documents]
         is_object = form == "prometheusrule"
         text = prometheus_rules(exported, namespace, object_labels) if is_object else rule_file(exported)
     except ConfigError as e:

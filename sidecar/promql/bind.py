@@ -112,15 +112,14 @@ class Binder:
 
     def _over_range(self, node: Call) -> Operator:
         ranges = [arg for arg in node.args if isinstance(arg, Range | Subquery)]
-        parameters = [self.operator(arg) for arg in node.args if not isinstance(arg, Range | Subquery)]
-        parameter = parameters[0] if parameters else None
+        parameters = tuple(self.operator(arg) for arg in node.args if not isinstance(arg, Range | Subquery))
         over: Operator
         if isinstance(ranges[0], Range):
-            over = self._over_samples(node.name, ranges[0], parameter)
+            over = self._over_samples(node.name, ranges[0], parameters)
         else:
             inner = self.operator(ranges[0].expr)
             name = "present_over_time" if node.name == "absent_over_time" else node.name
-            over = OverSubquery(self._context, name, ranges[0], self._steps(ranges[0].expr, inner), parameter)
+            over = OverSubquery(self._context, name, ranges[0], self._steps(ranges[0].expr, inner), parameters)
         return calls.Absent(self._context, over, ranges[0]) if node.name == "absent_over_time" else over
 
     def _steps(self, expr: Node, inner: Operator) -> Steps:
@@ -136,14 +135,14 @@ class Binder:
             return SlidingInstant(self._context, node, selection, times)
         return Instant(self._context, node, selection, times)
 
-    def _over_samples(self, name: str, node: Range, parameter: Operator | None) -> Operator:
+    def _over_samples(self, name: str, node: Range, parameters: tuple[Operator, ...]) -> Operator:
         selection = self.selection(node.selector)
         name = "present_over_time" if name == "absent_over_time" else name
-        moves = name in USES and (name != "quantile_over_time" or isinstance(parameter, calls.Constant))
+        moves = name in USES and (name != "quantile_over_time" or isinstance(parameters[0], calls.Constant))
         if self._face == "incremental" and node.selector.at is None and moves:
             windows = self._windows.setdefault(node, Windows(selection, node.range_ms))
-            return SlidingRange(self._context, name, node, selection, windows, parameter)
-        return OverRange(self._context, name, node, selection, parameter)
+            return SlidingRange(self._context, name, node, selection, windows, *parameters)
+        return OverRange(self._context, name, node, selection, parameters)
 
     def _call(self, node: Call) -> Operator:
         context, name = self._context, node.name

@@ -1,4 +1,4 @@
-"""The functions of Prometheus 3.5 that need no feature flag, with what they return."""
+"""The functions of Prometheus 3.5 that need no feature flag, with what they return, and one of Prometheus 2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sidecar.promql.plan import Kind
 RANGE_FUNCTIONS = frozenset(
     "avg_over_time changes count_over_time delta deriv idelta increase irate last_over_time max_over_time "
     "min_over_time predict_linear present_over_time quantile_over_time rate resets stddev_over_time "
-    "stdvar_over_time sum_over_time absent_over_time".split()
+    "stdvar_over_time sum_over_time absent_over_time holt_winters".split()
 )
 MATHS = frozenset(
     "abs acos acosh asin asinh atan atanh ceil cos cosh deg exp floor ln log10 log2 rad sgn sin sinh sqrt tan "
@@ -27,3 +27,6 @@ FUNCTIONS: dict[str, Kind] = {
     "scalar": "scalar",
     "time": "scalar",
 }
+
+RENAMED = {"holt_winters": "double_exponential_smoothing"}
+"""Of Prometheus 2: under its new name experimental in Prometheus 3, so a rule with it does not load there."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import promql_parser as pp
 
 from sidecar.errors import QueryError
 from sidecar.promql import text
-from sidecar.promql.functions import FUNCTIONS
+from sidecar.promql.functions import FUNCTIONS, RENAMED
 from sidecar.promql.misplaced import misplaced
 from sidecar.promql.plan import (
     Aggregate,
@@ -81,8 +82,16 @@ def syntax_tree(expr: str) -> Any:
     return tree
 
 
+@cache
+def _know_old_names() -> None:
+    """The parser keeps its own list of functions, a process's."""
+    takes = [pp.ValueType.Matrix, pp.ValueType.Scalar, pp.ValueType.Scalar]
+    pp.register_extra_functions([pp.Function(name, takes, pp.ValueType.Vector) for name in RENAMED])
+
+
 def _parsed(expr: str) -> Any:
     """Raises ValueError."""
+    _know_old_names()
     try:
         return pp.parse(expr)
     except BaseException as e:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sidecar.errors import QueryError
 from sidecar.promql import exact
 from sidecar.promql.window import RangeFunction, Result, Samples
 from sidecar.store.cells import F64, I64
@@ -168,6 +169,21 @@ def predict_linear(s: Samples, at_ms: int, ahead_s: float) -> Result | None:
     return slope * ahead_s + intercept, None
 
 
+def holt_winters(s: Samples, smoothing: float, trend: float) -> Result | None:
+    """Double exponential smoothing, as Prometheus 2 had it by this name. Raises QueryError unless 0 < factor < 1."""
+    for what, factor in (("smoothing", smoothing), ("trend", trend)):
+        if not 0 < factor < 1:
+            raise QueryError(f"invalid {what} factor. Expected: 0 < {what} factor < 1, got: {factor:f}")
+    if len(s.times) < 2:
+        return None
+    before, level, slope = np.zeros(s.values.shape[1]), s.values[0], s.values[1] - s.values[0]
+    for number, value in enumerate(s.values[1:]):
+        if number:
+            slope = trend * (level - before) + (1 - trend) * slope
+        before, level = level, smoothing * value + (1 - smoothing) * (level + slope)
+    return level, None
+
+
 def quantile_over_time(s: Samples, phi: float) -> Result:
     return quantile(s.values, phi), None
 
@@ -214,10 +230,12 @@ SIMPLE: dict[str, Callable[[Samples], Result | None]] = {
 """Functions of the window alone; the others also take a parameter."""
 
 
-def range_function(name: str, t_ms: int, parameter: float) -> RangeFunction:
-    """The named function with its parameter, if it has one, filled in; `t_ms` is the evaluation time."""
+def range_function(name: str, t_ms: int, *parameters: float) -> RangeFunction:
+    """The named function with its parameters, if it has any, filled in; `t_ms` is the evaluation time."""
     if name == "quantile_over_time":
-        return lambda s: quantile_over_time(s, parameter)
+        return lambda s: quantile_over_time(s, *parameters)
     if name == "predict_linear":
-        return lambda s: predict_linear(s, t_ms, parameter)
+        return lambda s: predict_linear(s, t_ms, *parameters)
+    if name == "holt_winters":
+        return lambda s: holt_winters(s, *parameters)
     return SIMPLE[name]

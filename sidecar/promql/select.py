@@ -51,16 +51,16 @@ class OverRange(Operator):
         name: str,
         node: Range,
         selection: Selection,
-        parameter: Operator | None = None,
+        parameters: tuple[Operator, ...] = (),
     ) -> None:
-        super().__init__(context, () if parameter is None else (parameter,))
+        super().__init__(context, parameters)
         self._name, self._node, self._selection = name, node, selection
 
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
         selector = self._node.selector
         end_ms = moment(self.context, t_ms, selector.offset_ms, selector.at)
         start_ms = end_ms - self._node.range_ms
-        function = range_function(self._name, t_ms, parameter_of(inputs))
+        function = range_function(self._name, t_ms, *map(scalar, inputs))
         selection, glance = self._selection, self.context.glance
         frame = selection.refresh()
         results = [over_range(part, start_ms, end_ms, function, glance) for part in selection.parts]

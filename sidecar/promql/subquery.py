@@ -8,10 +8,10 @@ import numpy as np
 
 from sidecar.model import Labels
 from sidecar.promql.frame import Frame, Vec
-from sidecar.promql.operator import Context, Operator, Value, checked, vector
+from sidecar.promql.operator import Context, Operator, Value, checked, scalar, vector
 from sidecar.promql.plan import Subquery
 from sidecar.promql.rangefuncs import range_function
-from sidecar.promql.select import moment, parameter_of
+from sidecar.promql.select import moment
 from sidecar.promql.window import over_matrix
 from sidecar.store import cells
 from sidecar.store.cells import F64, I64
@@ -47,8 +47,10 @@ class EvaluatedSteps:
 class OverSubquery(Operator):
     """A range function over `expr[range:step]`."""
 
-    def __init__(self, context: Context, name: str, node: Subquery, steps: Steps, parameter: Operator | None) -> None:
-        super().__init__(context, () if parameter is None else (parameter,))
+    def __init__(
+        self, context: Context, name: str, node: Subquery, steps: Steps, parameters: tuple[Operator, ...]
+    ) -> None:
+        super().__init__(context, parameters)
         self._name, self._node, self._steps = name, node, steps
 
     def compute(self, t_ms: int, inputs: tuple[Value, ...]) -> Value:
@@ -56,7 +58,7 @@ class OverSubquery(Operator):
         times, start_ms, end_ms = steps_of(self.context, self._node, t_ms)
         frame, matrix = stacked(self._steps.at(times))
         self.context.release(held)
-        function = range_function(self._name, t_ms, parameter_of(inputs))
+        function = range_function(self._name, t_ms, *map(scalar, inputs))
         values, mask = over_matrix(matrix, times, start_ms, end_ms, function)
         if self._name != "last_over_time":
             frame = frame.nameless()

@@ -8,6 +8,7 @@ from sidecar.yamlfile import Document
 
 CATALOGUE = {
     "spikewatch_a_total": MetricInfo("spikewatch_a_total", "counter", "", "a", ("rank",)),
+    "spikewatch_trainer_steps_total": MetricInfo("spikewatch_trainer_steps_total", "counter", "", "steps", ("rank",)),
     "spikewatch_b_ratio": MetricInfo("spikewatch_b_ratio", "gauge", "ratio", "b", ("rank", "phase")),
 }
 
@@ -42,6 +43,11 @@ def test_a_good_expression_gives_no_warning(expr):
         ('spikewatch_a_total{rnak="0"} > 1', "spikewatch_a_total has no label 'rnak' (labels: rank)"),
         ("rate(spikewatch_b_ratio[1m]) > 1", "rate() of spikewatch_b_ratio, which is a gauge"),
         ("rate(x[1s]) > 1", "the window [1s] of x is under two sampling intervals of 1s"),
+        ("rate(spikewatch_trainer_steps_total[4s])", "the window [4s] of spikewatch_trainer_steps_total is under 5 tr"),
+        (
+            "holt_winters(x[5m], 0.1, 0.1)",
+            "holt_winters() is of Prometheus 2: Prometheus 3 calls it double_exponential_s",
+        ),
         ('x{a="1", a="2"}', "x can never match: a cannot be '1' and '2'"),
         ("x > NaN", "> NaN is never true"),
         ("x[5m]", "the result is a matrix, neither vector nor scalar"),
@@ -57,6 +63,13 @@ def test_what_cannot_be_meant_is_warned_about(expr, message):
 def test_windows_are_judged_by_the_sampling_interval():
     assert warnings("rate(x[1m])", sampling_ms=30_000) == []
     assert len(warnings("rate(x[59s])", sampling_ms=30_000)) == 1
+
+
+def test_windows_over_the_trainers_metrics_are_judged_by_its_steps():
+    five_steps = "increase(spikewatch_trainer_steps_total[200s])"
+    assert warnings(five_steps, step_ms=40_000) == []
+    assert "5 training steps of 41s" in warnings(five_steps, step_ms=41_000)[0]
+    assert warnings("increase(spikewatch_a_total[2s])", step_ms=41_000) == [], "not a metric that moves by steps"
 
 
 def test_without_a_catalogue_names_are_not_judged():

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import logging
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -72,6 +73,12 @@ def test_alerts_are_listed_as_prometheus_lists_them(serve):
             ]
         },
     }
+
+
+def test_an_alert_that_is_kept_firing_says_since_when(serve):
+    kept = replace(alert(), keep_firing_since_ms=1_700_000_060_000)
+    listed = serve(alerts=lambda: [alert(), kept]).get("/api/v1/alerts").json()["data"]["alerts"]
+    assert [one.get("keepFiringSince") for one in listed] == [None, "2023-11-14T22:14:20Z"]
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,26 @@ def test_a_prometheusrule_carries_names_labels_and_what_was_widened(spikewatch, 
     assert [group["name"] for group in made["spec"]["groups"]] == ["first", "second"]
 
 
+def test_overrides_are_in_what_is_exported(spikewatch, rule_file, tmp_path):
+    changes = tmp_path / "overrides.yaml"
+    burst = "{expr: 'increase(x[20s]) > 9', for: 90s, severity: critical}"
+    changes.write_text(f"overrides:\n  Burst: {burst}\n  Slow: {{disabled: true}}\n")
+    result = spikewatch("export", "rules", "--scrape-interval", "15s", "--overrides", changes, rule_file)
+    (first, second) = load_rules([Document("out", result.stdout)]).groups
+    burst = first.rules[1]
+    assert (burst.expr, burst.for_ms, burst.keep_firing_for_ms) == ("increase(x[1m]) > 9", 90_000, 60_000)
+    assert dict(burst.label_texts)["severity"] == "critical"
+    assert second.rules == (), "a disabled alert is not exported"
+
+
+def test_an_override_of_an_alert_that_is_not_exported_is_refused(spikewatch, rule_file, tmp_path):
+    changes = tmp_path / "overrides.yaml"
+    changes.write_text("overrides:\n  Brust: {disabled: true}\n")
+    result = spikewatch("export", "rules", "--overrides", changes, rule_file)
+    assert result.exit_code == 1
+    assert f"{changes}:2:10: error: no rule has an alert named 'Brust' (alerts: Burst, Slow)" in result.stderr
+
+
 def test_nothing_widened_is_nothing_annotated(spikewatch, rule_file):
     made = yaml.safe_load(spikewatch("export", "prometheusrule", "--scrape-interval", "1s", rule_file).stdout)
     assert "annotations" not in made["metadata"]

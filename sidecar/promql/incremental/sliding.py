@@ -101,7 +101,7 @@ class SlidingRange(Operator):
     ) -> None:
         super().__init__(context, () if parameter is None else (parameter,))
         self._name, self._node, self._selection, self._windows = name, node, selection, windows
-        self._naive = OverRange(context, name, node, selection, parameter)
+        self._naive = OverRange(context, name, node, selection, () if parameter is None else (parameter,))
         phi = parameter.at(0) if parameter is not None else None
         windows.require(f"{USES[name]}{phi!r}" if USES[name].endswith(":") else USES[name])
 
