@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sidecar.model import Alert, Change, Knob, MetricInfo, Order, Outcome, Sample, Skip, Status, TrainerIdentity
+from sidecar.model import (
+    Alert,
+    Change,
+    Finding,
+    Knob,
+    MetricInfo,
+    Order,
+    Outcome,
+    Sample,
+    Skip,
+    Status,
+    TrainerIdentity,
+)
 from sidecar.settings import Duration
 
 
@@ -40,6 +52,7 @@ class CollectorSettings(BaseModel):
     enabled: bool = True
     interval: Duration = Field(1_000, ge=50)  # from one sample to the next
     deadline: Duration = Field(5_000, ge=50)  # a sample that takes longer marks the collector down
+    worth: int = Field(50, ge=0, le=100)  # when CPU runs short, the collector worth least is slowed first
 
 
 @runtime_checkable
@@ -65,6 +78,33 @@ class Collector(Protocol):
         ...
 
 
+@runtime_checkable
+class Examinable(Protocol):
+    """A collector that can say more than one status: `spikewatch doctor` asks it after `probe` and a sample."""
+
+    def findings(self) -> Iterable[Finding]:
+        """Everything it can and cannot see, each with the reason and the one change that would help."""
+        ...
+
+
+@runtime_checkable
+class Stretchable(Protocol):
+    """A collector with a pace of its own beside the runner's interval, e.g. in a child process."""
+
+    def stretch(self, factor: int) -> None:
+        """Work `factor` (1, 2, 4 …) times as seldom. Called in the collector's thread before a sample."""
+        ...
+
+
+@runtime_checkable
+class Spending(Protocol):
+    """A collector that uses CPU outside its own thread."""
+
+    def cpu_seconds(self) -> float:
+        """CPU its children and other threads have used so far, in seconds; never falls. Called in its thread."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """What a remediation may look at while it plans: pure data, no handles."""
@@ -72,6 +112,7 @@ class View:
     knobs: Mapping[str, Knob]
     identity: TrainerIdentity | None
     facts: Mapping[str, float]  # e.g. "cpu_quota" (cores), "memory_available_bytes"; absent where unknown
+    series: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # what `Details.reads` names
 
 
 @runtime_checkable
@@ -87,6 +128,56 @@ class Remediation(Protocol):
     def plan(self, alert: Alert, view: View, params: BaseModel) -> Change | Skip:
         """Pure: the same inputs give the same plan."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A series that a remediation sees while it plans, as (t_ms, value) in order of time.
+
+    `expr` is PromQL with exactly one element; as in a response's `expr`, of a rate the increments that do not overlap
+    are read, of a gauge its values. Where it has no element, or several, there is no point.
+    """
+
+    expr: str
+    back_ms: int = 900_000  # how far back
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A situation, and what the remediation answers to it. A test runs it, `plugins describe` shows it."""
+
+    what: str
+    params: Mapping[str, Any]  # as under `with:`
+    alert: Alert
+    view: View
+    answer: Change | Skip  # texts for people (`why`, `detail`) are not compared
+
+
+def _never(params: BaseModel) -> str:
+    return ""
+
+
+def _nothing(params: BaseModel) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What a remediation tells of itself beside its contract. Each part may be left out."""
+
+    permissions: tuple[str, ...] = ()  # what it must be allowed to do, one line each
+    reads: Mapping[str, Reading] = field(default_factory=dict)  # by the name it has in `View.series`
+    cases: tuple[Case, ...] = ()
+    unproven: Callable[[BaseModel], str] = _never
+    """Why, with these parameters, its effect was seen on recordings only; it then runs as `suggest` at most."""
+    egress: Callable[[BaseModel], tuple[str, ...]] = _nothing  # every URL that these parameters have it ask for
+
+
+@runtime_checkable
+class Detailed(Protocol):
+    """A remediation that tells more of itself."""
+
+    details: ClassVar[Details]
 
 
 @runtime_checkable

@@ -180,6 +180,7 @@ class Settings(_Closed):
     resend_delay: Duration = Field(60_000, ge=1_000)
     external_url: str = ""
     collectors: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    collector_cpu_budget: float | None = Field(0.01, gt=0, le=64, allow_inf_nan=False)
     store: StoreSettings = Field(default_factory=StoreSettings)
     usd_per_gpu_hour: float | None = Field(None, ge=0, allow_inf_nan=False)
     gpus: int | None = Field(None, ge=1, strict=True)

@@ -41,14 +41,20 @@ def check(loaded: Loaded, registry: Registry) -> dict[str, CollectorSettings]:
     return found
 
 
-def runner(settings: Mapping[str, CollectorSettings], registry: Registry, store: Store, clock: Clock) -> Runner:
+def runner(
+    settings: Mapping[str, CollectorSettings],
+    registry: Registry,
+    store: Store,
+    clock: Clock,
+    cpu_budget: float | None = None,
+) -> Runner:
     """Every collector that is not turned off, in its own thread; `settings` as from `check`."""
     made: list[tuple[Collector, CollectorSettings]] = []
     for name, own in settings.items():
         if own.enabled:
             cls: Any = registry.collector(name)
             made.append((cls(own), own))
-    return Runner(made, store, clock)
+    return Runner(made, store, clock, cpu_budget=cpu_budget)
 
 
 class Facts:

@@ -24,7 +24,7 @@ from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals
 from sidecar.clock import Clock
-from sidecar.collectors.runner import status_samples
+from sidecar.collectors.runner import Runner, status_samples
 from sidecar.errors import Problem, ResponseError, StateError
 from sidecar.model import Labels, MetricInfo, Sample, labels_of
 from sidecar.outputs.alertmanager import Notifier
@@ -76,7 +76,7 @@ class Sidecar:
         self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock)
         self._channel_state = Recorder(self.store, "channel")
         self.journal = Journal(self.db, write_line=write_line or _stdout)
-        self.collectors = collecting.runner(rulebook.collectors, registry, self.store, clock)
+        self.collectors = self._runner(rulebook)
         self._facts = collecting.Facts(clock)
         measure = StoreMeasure(self.store, settings.evaluation_interval)
         self.responder = Responder(
@@ -129,6 +129,10 @@ class Sidecar:
             program.bind(self.store, interval_ms=interval).at,
             lambda expr, t_ms: promql.evaluate(self.store, expr, t_ms, interval),
         )
+
+    def _runner(self, rulebook: Rulebook) -> Runner:
+        budget = rulebook.loaded.settings.collector_cpu_budget
+        return collecting.runner(rulebook.collectors, self._registry, self.store, self.clock, budget)
 
     def _usd_per_hour(self) -> float | None:
         settings = self.rulebook.loaded.settings
@@ -198,8 +202,9 @@ class Sidecar:
             rulebook = load_rulebook(loaded, self._registry)
             notifier = _notifier(rulebook, self.clock)
             collectors = None
-            if rulebook.collectors != self.rulebook.collectors:
-                collectors = collecting.runner(rulebook.collectors, self._registry, self.store, self.clock)
+            budgets = [b.loaded.settings.collector_cpu_budget for b in (rulebook, self.rulebook)]
+            if rulebook.collectors != self.rulebook.collectors or budgets[0] != budgets[1]:
+                collectors = self._runner(rulebook)
         except Exception:
             self.vitals.reload_ok = False
             raise

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from sidecar.clock import Clock
+from sidecar.collectors.budget import Cost, adjust
 from sidecar.collectors.worker import Job, Worker
 from sidecar.hooks import Collector, CollectorSettings, Sink
 from sidecar.model import Availability, MetricInfo, Sample, Status, labels_of
@@ -39,10 +40,31 @@ METRICS: tuple[MetricInfo, ...] = (
         "Samples dropped because a series limit of the store was hit.",
         ("collector",),
     ),
+    MetricInfo(
+        "spikewatch_collector_cpu_seconds_total",
+        "counter",
+        "seconds",
+        "CPU a collector used, its children and the storing of its samples included.",
+        ("collector",),
+    ),
+    MetricInfo(
+        "spikewatch_collector_stretch",
+        "gauge",
+        "",
+        "How many times as seldom as configured the collector works, to stay within the CPU budget; 1 is its own pace.",
+        ("collector",),
+    ),
+    MetricInfo(
+        "spikewatch_collector_cpu_budget_ratio",
+        "gauge",
+        "ratio",
+        "CPU all collectors together may use, as a ratio of one core; absent where there is no limit.",
+    ),
 )
 
 BACKOFF_MAX_MS = 60_000  # NVML without permission is worth another try a minute later, not a second
 PROBE_EVERY_MS = 60_000  # what can be seen changes rarely: a trainer that attaches, a file system that mounts
+BUDGET_EVERY_MS = 30_000  # long enough for a reading every 10 s to count as what it is
 
 _log = logging.getLogger(__name__)
 
@@ -63,15 +85,23 @@ class Runner:
         *,
         on_done: Callable[[], None] | None = None,
         timer: Callable[[], float] = time.perf_counter,
+        cpu: Callable[[], float] = time.thread_time,
+        cpu_budget: float | None = None,
     ) -> None:
         """Starts one thread per collector.
+
+        `cpu_budget`: what all collectors together may use, as a ratio of a core; where they use more, those with the
+        lowest `worth` are asked less often. None: no limit.
 
         `on_done` is called in such a thread when a sample is there; handing `collect` to the event loop from it
         saves the wait for the next tick. Collectors with `enabled: false` are left out.
         """
         self._clock = clock
+        self._cpu_budget = cpu_budget
+        self._budget_at_ms: int | None = None
+        self._cpu = cpu
         self._desks = [
-            _Desk(collector, settings, sink, Worker(collector, on_done=on_done, timer=timer))
+            _Desk(collector, settings, sink, Worker(collector, on_done=on_done, timer=timer, cpu=cpu))
             for collector, settings in collectors
             if settings.enabled
         ]
@@ -83,18 +113,51 @@ class Runner:
 
     def tick(self, now_ms: int) -> None:
         """Takes in what is finished, marks down what is late, starts what is due, writes the self-metrics."""
+        self.poll(now_ms)
+        self._balance(self._clock.monotonic_ms())
+        self._own.record(self._samples(), now_ms)
+
+    def poll(self, now_ms: int) -> None:
+        """`tick` without self-metrics: called between ticks, it lets a collector be faster than them."""
         self.collect()
         monotonic = self._clock.monotonic_ms()
         for desk in self._desks:
             desk.expire(now_ms, monotonic)
             if desk.due(now_ms):
                 desk.start(now_ms, monotonic)
-        self._own.record((sample for desk in self._desks for sample in desk.samples()), now_ms)
+
+    @property
+    def fastest_ms(self) -> int | None:
+        """The shortest interval of any collector; None where there is none."""
+        return min((desk.interval for desk in self._desks), default=None)
 
     def collect(self) -> None:
         """Takes in what is finished: samples go to the sink with the time of the tick that asked for them."""
         for desk in self._desks:
-            desk.collect(self._clock.now_ms())
+            if desk.job is not None and desk.job.done.is_set():
+                started = self._cpu()
+                desk.collect(self._clock.now_ms())
+                desk.spend(self._cpu() - started)
+
+    def _balance(self, monotonic_ms: int) -> None:
+        """Compares what the collectors used with what they may use, and paces them by it."""
+        if self._cpu_budget is None:
+            return
+        if self._budget_at_ms is None:
+            self._budget_at_ms = monotonic_ms
+        elapsed = monotonic_ms - self._budget_at_ms
+        if elapsed < BUDGET_EVERY_MS:
+            return
+        self._budget_at_ms = monotonic_ms
+        wanted = adjust([desk.cost(elapsed) for desk in self._desks], self._cpu_budget)
+        for desk in self._desks:
+            desk.pace(wanted[desk.name], self._cpu_budget)
+
+    def _samples(self) -> Iterable[Sample]:
+        for desk in self._desks:
+            yield from desk.samples()
+        if self._cpu_budget is not None:
+            yield Sample("spikewatch_collector_cpu_budget_ratio", (), self._cpu_budget)
 
     def settle(self, timeout_s: float) -> bool:
         """Waits until no sample is under way and takes in what came; for tests and one-shot use. False: time is up."""
@@ -135,6 +198,29 @@ class _Desk:
         self._seconds: float | None = None
         self._failures = 0
         self._errors = 0
+        self._stretch = 1
+        self._cpu_seconds = 0.0
+        self._cpu_counted = 0.0  # of them what the budget has seen
+        self._begun = False  # the first visit pays for imports and children: no measure of what follows
+
+    @property
+    def interval(self) -> int:
+        """Milliseconds from one sample to the next now."""
+        return self._settings.interval * self._stretch
+
+    def spend(self, cpu_seconds: float) -> None:
+        self._cpu_seconds += cpu_seconds
+
+    def cost(self, elapsed_ms: int) -> Cost:
+        """What it used since this was asked last."""
+        used, self._cpu_counted = self._cpu_seconds - self._cpu_counted, self._cpu_seconds
+        return Cost(self.name, used * 1000 / elapsed_ms, self._settings.worth, self._stretch)
+
+    def pace(self, stretch: int, budget: float) -> None:
+        if stretch != self._stretch:
+            text = "collector %s works %d times as seldom as configured (all may use %.2g of a core)"
+            _log.log(logging.WARNING if stretch > self._stretch else logging.INFO, text, self.name, stretch, budget)
+            self._stretch = stretch
 
     def due(self, now_ms: int) -> bool:
         return self.job is None and (self._next_ms is None or now_ms >= self._next_ms)
@@ -144,12 +230,12 @@ class _Desk:
         self._late = False
         self._deadline = monotonic_ms + self._settings.deadline
         self._schedule(now_ms)
-        self.job = Job(now_ms, probe)
+        self.job = Job(now_ms, probe, self._stretch)
         self.worker.start(self.job)
 
     def _schedule(self, now_ms: int) -> None:
         """The next slot after now on the grid the first sample began; slots that passed meanwhile are skipped."""
-        interval = self._settings.interval
+        interval = self.interval
         slot = now_ms if self._next_ms is None else self._next_ms
         self._next_ms = slot + interval * ((now_ms - slot) // interval + 1)
 
@@ -163,6 +249,9 @@ class _Desk:
         if job is None or not job.done.is_set():
             return
         self.job = None
+        self._cpu_seconds += job.cpu_seconds
+        if not self._begun:
+            self._begun, self._cpu_counted = True, self._cpu_seconds
         if self._late:
             self._next_ms = now_ms + self._pause()  # one that hung for an hour is not called again at once
             return
@@ -191,7 +280,7 @@ class _Desk:
         self._become(status, why)
 
     def _pause(self) -> int:
-        interval = self._settings.interval
+        interval = self.interval
         return max(interval, min(interval << min(self._failures, 20), BACKOFF_MAX_MS))
 
     def _become(self, status: Status, why: str = "") -> None:
@@ -205,6 +294,8 @@ class _Desk:
         labels = (("collector", self.name),)
         yield Sample("spikewatch_collector_errors_total", labels, self._errors)
         yield Sample("spikewatch_collector_refused_samples_total", labels, self._recorder.refused)
+        yield Sample("spikewatch_collector_cpu_seconds_total", labels, self._cpu_seconds)
+        yield Sample("spikewatch_collector_stretch", labels, float(self._stretch))
         if self._seconds is not None:
             yield Sample("spikewatch_collector_duration_seconds", labels, self._seconds)
         if self._status is None:

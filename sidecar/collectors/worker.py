@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from sidecar.errors import CollectError
-from sidecar.hooks import Collector
+from sidecar.hooks import Collector, Spending, Stretchable
 from sidecar.model import Availability, Sample, Status
 
 _log = logging.getLogger(__name__)
@@ -24,10 +24,12 @@ class Job:
 
     t_ms: int
     probe: bool  # ask the collector what it can see before sampling
+    stretch: int = 1  # how many times as seldom as it wants to the collector is to work
     status: Status | None = None  # the answer, where asked
     samples: list[Sample] = field(default_factory=list)
     error: CollectError | None = None
     seconds: float = 0.0
+    cpu_seconds: float = 0.0  # used by this visit, and since the one before by the collector's children
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -41,12 +43,17 @@ class Worker:
         max_samples: int = 10_000,
         on_done: Callable[[], None] | None = None,
         timer: Callable[[], float] = time.perf_counter,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`on_done` is called in the thread after each job and must not raise; `timer` measures it, in seconds."""
+        """`on_done` is called in the thread after each job and must not raise; `timer` and `cpu` measure it, in
+        seconds of time and of the thread's CPU.
+        """
         self._collector = collector
         self._max_samples = max_samples
         self._on_done = on_done
-        self._timer = timer
+        self._timer, self._cpu = timer, cpu
+        self._spent_elsewhere = 0.0
+        self._stretch = 1
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=f"collector-{collector.name}", daemon=True)
         self._thread.start()
@@ -66,7 +73,7 @@ class Worker:
 
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
-            started = self._timer()
+            started, cpu = self._timer(), self._cpu()
             try:
                 self._visit(job)
             except CollectError as e:
@@ -74,7 +81,7 @@ class Worker:
             # The one boundary around foreign code: the runner counts it, shows it and backs off.
             except (Exception, SystemExit) as e:  # noqa: BLE001
                 job.error = CollectError(self._collector.name, "exception", f"{type(e).__name__}: {e}")
-            job.seconds = self._timer() - started
+            job.seconds, job.cpu_seconds = self._timer() - started, self._cpu() - cpu + self._elsewhere()
             job.done.set()
             if self._on_done is not None:
                 self._on_done()
@@ -83,7 +90,22 @@ class Worker:
         except Exception as e:  # noqa: BLE001 - the last act of foreign code
             _log.warning("collector %s could not be closed: %s: %s", self._collector.name, type(e).__name__, e)
 
+    def _elsewhere(self) -> float:
+        """CPU that the collector's children used since the last visit."""
+        if not isinstance(self._collector, Spending):
+            return 0.0
+        try:
+            total = self._collector.cpu_seconds()
+        except Exception as e:  # noqa: BLE001 - foreign code; its sample is worth more than its bill
+            _log.debug("what %s spends is not known: %s", self._collector.name, e)
+            return 0.0
+        since, self._spent_elsewhere = total - self._spent_elsewhere, total
+        return max(0.0, since)
+
     def _visit(self, job: Job) -> None:
+        if job.stretch != self._stretch and isinstance(self._collector, Stretchable):
+            self._collector.stretch(job.stretch)
+            self._stretch = job.stretch
         if job.probe:
             job.status = self._collector.probe()
             if job.status.state not in _SEEING:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -42,10 +43,17 @@ class Scripted:
 class Bench:
     """A runner over scripted collectors and a memory sink."""
 
-    def __init__(self, sink, *collectors, on_done=None, **config):
+    def __init__(self, sink, *collectors, on_done=None, cpu_budget=None, cpu=time.thread_time, **config):
         self.sink, self.clock, self.collectors = sink, FakeClock(10_000), collectors
-        given = CollectorSettings(**{"interval": "1s", "deadline": "3s", **config})
-        self.runner = Runner([(c, given) for c in collectors], sink, self.clock, on_done=on_done)
+        given = {"interval": "1s", "deadline": "3s", **config}
+        self.runner = Runner(
+            [(c, CollectorSettings(**{**given, "worth": getattr(c, "worth", 50)})) for c in collectors],
+            sink,
+            self.clock,
+            on_done=on_done,
+            cpu_budget=cpu_budget,
+            cpu=cpu,
+        )
 
     def tick(self, times=1, *, settle=True):
         for _ in range(times):
@@ -121,7 +129,7 @@ def test_before_the_first_outcome_nothing_is_said_about_up(bench):
 
 
 def test_what_the_runner_exports_is_in_its_catalogue(bench):
-    b = bench(Scripted())
+    b = bench(Scripted(), cpu_budget=0.01)
     b.tick(2)
     exported = {m: {name for name, _ in lab} for m, producer, lab in b.sink.handles if producer == "runner"}
     assert exported.keys() == {info.name for info in METRICS}
@@ -282,9 +290,90 @@ def test_a_finished_sample_is_announced_so_that_nobody_waits_for_the_next_tick(b
 
 def test_samples_the_store_has_no_room_for_are_counted(bench, sink_of):
     b = bench(Scripted(answer=lambda now: [Sample("m", (("n", str(i)),), 1.0) for i in range(3)]))
-    b.sink.room = 3  # two of them are taken by the runner's own counters in the first tick
+    b.sink.room = 5  # four of them are taken by the runner's own counters in the first tick
     b.tick(2)
     assert b.sink.last("spikewatch_collector_refused_samples_total", collector="gauge") == 2
+
+
+def test_between_ticks_a_poll_lets_a_collector_be_faster_than_the_tick(bench):
+    collector = Scripted()
+    b = bench(collector, interval="200ms")
+    assert b.runner.fastest_ms == 200
+    for _ in range(5):
+        b.runner.poll(b.clock.now_ms())
+        assert b.runner.settle(10)
+        b.clock.advance(200)
+    assert collector.asked == [10_000, 10_200, 10_400, 10_600, 10_800]
+    assert b.sink.at(10_400, "m") == 10_400
+    assert b.sink.now("spikewatch_collector_up") == {}, "self-metrics belong to ticks"
+
+
+class Busy(Scripted):
+    """Uses `ms` of CPU a sample: in its own thread's account, or as a child's."""
+
+    def __init__(self, name, ms, worth=50, *, in_child=False):
+        super().__init__(name)
+        self.ms, self.worth, self.in_child = ms, worth, in_child
+        self.child = 0.0
+        self.told = []
+        self.local = threading.local()
+
+    def sample(self, now_ms):
+        if self.in_child:
+            self.child += self.ms / 1000
+        else:
+            SPENT.seconds = getattr(SPENT, "seconds", 0.0) + self.ms / 1000
+        return super().sample(now_ms)
+
+    def cpu_seconds(self):
+        return self.child
+
+    def stretch(self, factor):
+        self.told.append(factor)
+
+
+SPENT = threading.local()
+
+
+def spent():
+    """Stands for the thread's CPU clock: what `Busy` says it used."""
+    return getattr(SPENT, "seconds", 0.0)
+
+
+@pytest.mark.parametrize("in_child", [False, True])
+def test_over_the_cpu_budget_the_collector_worth_least_is_slowed_first_and_the_page_says_so(bench, in_child):
+    cheap_to_lose, precious = Busy("cheap", 19, worth=10, in_child=in_child), Busy("precious", 3, worth=90)
+    b = bench(cheap_to_lose, precious, cpu_budget=0.01, cpu=spent)
+    b.tick(62)
+    assert b.sink.last("spikewatch_collector_stretch", collector="cheap") == 4
+    assert b.sink.last("spikewatch_collector_stretch", collector="precious") == 1
+    assert b.sink.last("spikewatch_collector_cpu_budget_ratio") == 0.01
+    assert cheap_to_lose.told == [4]
+    assert len(cheap_to_lose.asked) < len(precious.asked)
+    spend = b.sink.last("spikewatch_collector_cpu_seconds_total", collector="precious")
+    assert spend == pytest.approx(0.003 * 61)
+
+
+def test_a_collector_gets_its_pace_back_step_by_step_once_there_is_room(bench):
+    collector = Busy("busy", 30)
+    b = bench(collector, cpu_budget=0.01, cpu=spent)
+    b.tick(62)
+    assert b.sink.last("spikewatch_collector_stretch", collector="busy") == 4
+    collector.ms = 1
+    seen = []
+    for _ in range(5):
+        b.tick(31)
+        seen.append(b.sink.last("spikewatch_collector_stretch", collector="busy"))
+    assert seen[-1] == 1
+    assert seen == sorted(seen, reverse=True)
+    assert collector.told[-1] == 1
+
+
+def test_without_a_cpu_budget_nobody_is_slowed(bench):
+    b = bench(Busy("busy", 900), cpu=spent)
+    b.tick(62)
+    assert b.sink.last("spikewatch_collector_stretch", collector="busy") == 1
+    assert b.sink.now("spikewatch_collector_cpu_budget_ratio") == {}
 
 
 def test_closing_closes_every_collector(sink_of):
