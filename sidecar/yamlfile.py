@@ -121,7 +121,9 @@ class Document:
                 if key in out:
                     self._problems.append(self._problem(mark, f"key {key!r} is given twice"))
                 self._keys[(*path, key)] = mark
-                out[key] = self._build(loader, value_node, (*path, key))
+                # Go's reader does not look at what is under a null key.
+                unseen = key_node.tag == "tag:yaml.org,2002:null"
+                out[key] = None if unseen else self._build(loader, value_node, (*path, key))
             return out
         try:
             value = loader.construct_object(node)

@@ -64,6 +64,8 @@ class Mapped:
             return None
         values: dict[str, yaml.Node] = {}
         for key, value in _pairs(node, found):
+            if is_null(key):  # Go's reader passes over it with all that is under it
+                continue
             if known is not None and key.value not in known:
                 found.error(key, f"unknown key {key.value!r} in {what} (known: {', '.join(sorted(known))})")
                 continue

@@ -1,7 +1,6 @@
 """The full Go template engine with Prometheus's template functions: what the fast path of `templates` cannot do.
 
-Known to differ from Go: `gt` and `ge` with NaN (Go calls NaN greater), an assignment to a variable that does not exist
-is refused at load (Go refuses it when the template is expanded), `%05.1f` of a negative number pads before the sign.
+Known to differ from Go: `gt` and `ge` with NaN (Go calls NaN greater), `%05.1f` of a negative number pads before the sign.
 """
 
 from __future__ import annotations
@@ -32,6 +31,11 @@ from sidecar.errors import TemplateError
 _PREFIX = (
     "{{$labels := .Labels}}{{$externalLabels := .ExternalLabels}}{{$externalURL := .ExternalURL}}{{$value := .Value}}"
 )
+# Go parses an assignment to a variable that does not exist as if it declared one, and fails when it gets there.
+_ASSIGNMENT = re.compile(r"\$\w+(?:\s*,\s*\$\w+)?\s*(?P<sign>=)(?!=)")
+_UNDECLARED = "undeclared"
+_FAILING = f":= {_UNDECLARED} "
+
 # A rule file is configuration, not code: no template may run away with the tick.
 _BUDGET = ExecutionBudget(
     max_output_chars=65_536, max_iterations=10_000, max_template_depth=50, max_function_calls=10_000
@@ -58,28 +62,30 @@ class GoTemplates:
     def __init__(self) -> None:
         self._scope: Scope | None = None
         self._functions = self._prometheus()
-        self._sandbox = SandboxPolicy(
-            allow_functions=self._functions,
-            allow_custom_lookup=True,
-            default_budget=_BUDGET,
-        )
 
     def parse(self, source: str) -> Callable[[Scope], str]:
         """Raises TemplateError with the offset in `source` where the engine tells it."""
-        try:
-            template = Template(
-                _PREFIX + source,
-                name="template",
-                functions=self._functions,
-                missing_key="zero",
-                sandbox=self._sandbox,
-            )
-        except EngineSyntaxError as e:
-            offset = len((_PREFIX + source).encode()[: e.position].decode(errors="replace")) - len(_PREFIX)
-            raise TemplateError(str(e).partition(": ")[2], max(offset, 0)) from None
-        except EngineError as e:
-            raise TemplateError(str(e)) from None
-        return lambda scope: self._render(template, scope)
+        written, added = _PREFIX + source, list[int]()
+        while True:
+            try:
+                template = self._template(
+                    written, {**self._functions, _UNDECLARED: _undeclared} if added else self._functions
+                )
+            except EngineSyntaxError as e:
+                offset = len(written.encode()[: e.position].decode(errors="replace"))
+                if assignment := _ASSIGNMENT.match(written, offset):
+                    written = written[: assignment.start("sign")] + _FAILING + written[assignment.end("sign") :]
+                    added.append(assignment.start("sign"))
+                    continue
+                offset -= len(_PREFIX) + (len(_FAILING) - 1) * sum(at < offset for at in added)
+                raise TemplateError(str(e).partition(": ")[2], max(offset, 0)) from None
+            except EngineError as e:
+                raise TemplateError(str(e)) from None
+            return lambda scope: self._render(template, scope)
+
+    def _template(self, written: str, functions: dict[str, Callable[..., Any]]) -> Template:
+        sandbox = SandboxPolicy(allow_functions=functions, allow_custom_lookup=True, default_budget=_BUDGET)
+        return Template(written, name="template", functions=functions, missing_key="zero", sandbox=sandbox)
 
     def _render(self, template: Template, scope: Scope) -> str:
         data = _Struct(
@@ -172,6 +178,10 @@ class _Time:
 
     def _format(self, layout: str) -> str:
         return str(Time.from_unix_milliseconds(self._ms).utc().format(layout))
+
+
+def _undeclared(*_values: object) -> None:
+    raise TemplateError("undefined variable: assigned with = and never declared with :=")
 
 
 def _first(result: list[_Struct]) -> _Struct:

@@ -97,7 +97,7 @@ class SlidingRange(Operator):
         node: Range,
         selection: Selection,
         windows: Windows,
-        parameter: Operator | None,
+        parameter: Operator | None = None,
     ) -> None:
         super().__init__(context, () if parameter is None else (parameter,))
         self._name, self._node, self._selection, self._windows = name, node, selection, windows
