@@ -11,7 +11,9 @@ from typing import Any
 from spikewatch import protocol
 from spikewatch.agent import THREAD_NAME, Agent
 from spikewatch.changes import Ledger
-from spikewatch.knobs import KnobSet, Limits
+from spikewatch.knob import Absent, Source
+from spikewatch.knobs import KnobSet
+from spikewatch.loaderknobs import NAMES, Limits, LoaderKnobs
 from spikewatch.meter import Meter
 from spikewatch.overflow import OverflowWatch
 from spikewatch.ring import RingWriter
@@ -70,11 +72,12 @@ def _attach(optimizer: Any, loader: Any, scaler: Any, job: str | None, path: str
         log.warning("spikewatch is attached twice in this process: the sidecar exports the newest run only")
     meter, ring = Meter(), RingWriter()
     tuner, why, seen = _instrument(loader, meter)
-    knobs = KnobSet(tuner, why, limits)
+    sources: list[Source] = [LoaderKnobs(tuner, limits) if tuner is not None else Absent(dict.fromkeys(NAMES, why))]
+    knobs = KnobSet(sources)
     ledger = Ledger(knobs)
     overflow = OverflowWatch(scaler, optimizer) if scaler is not None and scaler.is_enabled() else None
     agent = Agent(path, job, secrets.token_hex(8), meter, ring, ledger, knobs)
-    run = Run(seen, Parts(meter, ring, ledger, agent, tuner, overflow))
+    run = Run(seen, Parts(meter, ring, ledger, agent, knobs, tuner, overflow))
     agent.start()
     return run
 

@@ -1,113 +1,110 @@
-"""What can be changed in this trainer, within which bounds, and why something cannot."""
+"""Everything that can be changed in this trainer: the knobs of all its sources as one set."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spikewatch.knob import Knob, Source
 from spikewatch.refusal import Refused
-from spikewatch.tuner import Tuner
 
-WORKERS_PER_CPU = 8  # more than that many worker processes a usable CPU only fight each other
-SHM_SHARE = 0.5  # of the free shared memory that batches under way may take
-SPARE_BATCHES = 2  # one in the loop's hands, one being handed over
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds set at attach."""
-
-    max_workers: int = 64
-    max_prefetch: int = 64
-    shared_memory: str = "/dev/shm"
+PLANNED: Mapping[str, str] = {
+    "empty_cache": "planned: it waits for a proof on a GPU",
+}
+"""Knobs of the field that are not offered by any trainer yet, with the reason."""
 
 
 class KnobSet:
-    """The knobs of one loader, or none of them. Read-only methods run on any thread, `change` on the training one."""
+    """Sources under one roof. Read-only methods run on any thread, `change` on the training one."""
 
-    def __init__(self, tuner: Tuner | None, why_none: str, limits: Limits) -> None:
-        """`why_none` says why `tuner` is None."""
-        self._tuner = tuner
-        self._why_none = why_none
-        self._limits = limits
+    def __init__(self, sources: Iterable[Source] = ()) -> None:
+        """Raises ValueError where two sources have a knob of the same name."""
+        self._sources: tuple[Source, ...] = ()
+        for source in sources:
+            self.add(source)
 
-    def values(self) -> Mapping[str, Any]:
-        return self._tuner.values() if self._tuner else {}
+    def add(self, source: Source) -> None:
+        """One more, also while the run is attached: the sidecar is told. Raises ValueError for a name that is taken."""
+        taken = {knob.name for known in self._sources for knob in known.knobs()}
+        again = [knob.name for knob in source.knobs() if knob.name in taken]
+        if again:
+            raise ValueError(f"{', '.join(again)}: another part of this trainer offers that already")
+        self._sources = (*self._sources, source)  # replaced whole: other threads read it without a lock
 
-    def bounds(self) -> dict[str, tuple[int, int]]:
-        """Smallest and largest acceptable value. The value found at attach is always inside."""
-        tuner = self._tuner
-        if tuner is None:
-            return {}
-        cpus = len(os.sched_getaffinity(0))
-        return {
-            "num_workers": (0, max(min(self._limits.max_workers, cpus * WORKERS_PER_CPU), tuner.workers_at_first)),
-            "prefetch_factor": (1, max(self._limits.max_prefetch, tuner.prefetch_at_first)),
-        }
+    def _owned(self) -> dict[str, tuple[Knob, Source]]:
+        return {knob.name: (knob, source) for source in self._sources for knob in source.knobs()}
+
+    def values(self) -> dict[str, Any]:
+        return {name: value for source in self._sources for name, value in source.values().items()}
+
+    def bounds(self) -> dict[str, tuple[float | None, float | None]]:
+        """Smallest and largest acceptable value, None where a knob is no number."""
+        return {name: (knob.minimum, knob.maximum) for name, (knob, _) in self._owned().items()}
 
     def unavailable(self) -> dict[str, str]:
         """Knobs that cannot be changed (now), each with the reason for people."""
-        tuner = self._tuner
-        if tuner is None:
-            return {name: self._why_none for name in ("num_workers", "prefetch_factor")}
-        if tuner.probe.draws is False:
-            return {}
-        reason = (
-            "it is not known yet whether asking for a batch draws from the run's random state"
-            if tuner.probe.draws is None
-            else "asking for a batch draws from the run's random state, a change would shift it"
-        )
-        return {name: reason for name in ("num_workers", "prefetch_factor")}
+        owned = self._owned()
+        reasons = {name: reason for name, reason in PLANNED.items() if name not in owned}
+        for source in self._sources:
+            said = source.unavailable().items()
+            reasons |= {name: reason for name, reason in said if name not in owned or owned[name][1] is source}
+        return reasons
 
     def describe(self) -> list[dict[str, Any]]:
         """The available knobs as they go into HELLO."""
-        unavailable, bounds = self.unavailable(), self.bounds()
+        unavailable, values = self.unavailable(), self.values()
         return [
-            {
-                "name": name,
-                "type": "int",
-                "unit": {"num_workers": "processes", "prefetch_factor": "batches per worker"}[name],
-                "minimum": bounds[name][0],
-                "maximum": bounds[name][1],
-                "scope": "local",
-                "value": value,
-            }
-            for name, value in self.values().items()
-            if name not in unavailable
+            knob.describe(values[name])
+            for name, (knob, _) in self._owned().items()
+            if name not in unavailable and name in values
         ]
+
+    def shared(self, names: Iterable[str]) -> bool:
+        """Whether any of them must be the same on every rank."""
+        owned = self._owned()
+        return any(owned[name][0].shared for name in names if name in owned)
+
+    def drifting(self, name: str) -> bool:
+        """Whether the trainer moves it by itself."""
+        owned = self._owned()
+        return name in owned and owned[name][0].drifts
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raises Refused for anything that must not be set."""
-        unavailable, bounds = self.unavailable(), self.bounds()
+        unavailable, owned = self.unavailable(), self._owned()
         for name, value in values.items():
             if name in unavailable:
                 raise Refused("unsupported", f"{name}: {unavailable[name]}")
-            if name not in bounds:
+            if name not in owned:
                 raise Refused("unknown_knob", name)
-            low, high = bounds[name]
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                raise Refused("out_of_bounds", f"{name} is a whole number from {low} to {high}")
-        self._check_room({**self.values(), **values})
+            owned[name][0].check(value)
+        for source, mine in self._by_source(values):
+            source.check(mine)
 
-    def _check_room(self, values: Mapping[str, Any]) -> None:
-        tuner = self._tuner
-        if tuner is None or not values["num_workers"] or not tuner.meter.batch_bytes:
-            return  # nothing goes through shared memory, or it is not known how much
+    def lag(self, values: Mapping[str, Any]) -> int:
+        """The largest number of batches under way that will still come as before."""
+        return max((source.lag(mine) for source, mine in self._by_source(values)), default=0)
+
+    def change(self, values: Mapping[str, Any], after: int = 0) -> None:
+        """Sets all of them. Raises Refused; then those that had been set already have been put back."""
+        unknown = [name for name in values if name not in self._owned()]
+        if unknown:
+            raise Refused("unknown_knob", ", ".join(unknown))
+        done: list[tuple[Source, dict[str, Any]]] = []
         try:
-            room = os.statvfs(self._limits.shared_memory)
-        except OSError:
-            return
-        free = room.f_bavail * room.f_frsize
-        wanted = (values["num_workers"] * values["prefetch_factor"] + SPARE_BATCHES) * tuner.meter.batch_bytes
-        if wanted > free * SHM_SHARE:
-            raise Refused(
-                "no_room",
-                f"{wanted >> 20} MiB of batches under way, {free >> 20} MiB free in {self._limits.shared_memory}",
-            )
+            for source, mine in self._by_source(values):
+                now = source.values()
+                source.change(mine, after)
+                done.append((source, {name: now[name] for name in mine}))
+        except BaseException:
+            for source, before in reversed(done):
+                source.change(before, 0)
+            raise
 
-    def change(self, values: Mapping[str, Any]) -> None:
-        if self._tuner is None:
-            raise Refused("unsupported", self._why_none)
-        self._tuner.change(values)
+    def _by_source(self, values: Mapping[str, Any]) -> list[tuple[Source, dict[str, Any]]]:
+        owned = self._owned()
+        split: dict[int, tuple[Source, dict[str, Any]]] = {}
+        for name, value in values.items():
+            source = owned[name][1]
+            split.setdefault(id(source), (source, {}))[1][name] = value
+        return list(split.values())

@@ -14,6 +14,8 @@ from typing import Any
 from spikewatch import layout
 from spikewatch.agent import Agent
 from spikewatch.changes import Ledger
+from spikewatch.knob import Source
+from spikewatch.knobs import KnobSet
 from spikewatch.meter import Meter
 from spikewatch.overflow import OverflowWatch
 from spikewatch.ring import RingWriter
@@ -38,6 +40,7 @@ class Parts:
     ring: RingWriter
     ledger: Ledger
     agent: Agent
+    knobs: KnobSet
     tuner: Tuner | None
     overflow: OverflowWatch | None
 
@@ -97,6 +100,11 @@ class Run:
                 parts.ledger.at_boundary(number)
         except Exception as error:  # noqa: BLE001  the trainer goes on exactly as without us
             self._failed(error)
+
+    def offer(self, source: Source) -> None:
+        """Lets what `source` has be changed, too, for framework adapters. Raises ValueError for a name that is taken."""
+        if self._parts is not None:
+            self._parts.knobs.add(source)
 
     def phase(self, name: str) -> Phase:
         """Enters a phase: startup, compile, train, eval or checkpoint. As a context manager it returns to the one

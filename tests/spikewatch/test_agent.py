@@ -16,7 +16,7 @@ import spikewatch
 from spikewatch import agent as agents
 from spikewatch import protocol
 from spikewatch.changes import Ledger
-from spikewatch.knobs import KnobSet, Limits
+from spikewatch.knobs import PLANNED, KnobSet
 from spikewatch.meter import Meter
 from spikewatch.ring import RingWriter
 
@@ -124,6 +124,7 @@ def test_the_trainer_says_who_it_is_and_brings_its_ring(sidecar, attach, monkeyp
     assert (hello["job"], hello["rank"], hello["world"], hello["local_rank"]) == ("demo", 3, 8, 1)
     assert hello["epoch"] == "j7:2"
     assert hello["unavailable"] == {
+        **PLANNED,
         "num_workers": "no loader was given to attach",
         "prefetch_factor": "no loader was given to attach",
     }
@@ -344,7 +345,7 @@ class Alone:
 
     def __init__(self, path):
         self.meter, self.ring = Meter(), RingWriter()
-        knobs = KnobSet(None, "none", Limits())
+        knobs = KnobSet()
         self.agent = agents.Agent(path, None, "run", self.meter, self.ring, Ledger(knobs), knobs)
 
 

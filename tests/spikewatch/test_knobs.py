@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import spikewatch
-from spikewatch.knobs import WORKERS_PER_CPU
+from spikewatch.loaderknobs import WORKERS_PER_CPU
 from spikewatch.refusal import Refused
 
 pytestmark = pytest.mark.torch
