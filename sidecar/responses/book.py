@@ -32,6 +32,10 @@ class Book:
         """The open episodes, oldest first."""
         return iter(sorted(self._open.values(), key=lambda e: (e.opened_at_ms, e.id)))
 
+    def get(self, identifier: str) -> Episode | None:
+        """An open episode."""
+        return self._open.get(identifier)
+
     def turns(self, most: int) -> Iterator[Episode]:
         """Up to `most` episodes, those that have waited longest for their turn first."""
         for episode in list(islice(self._open.values(), most)):
@@ -147,9 +151,13 @@ class Book:
                 if attempt.response not in there:
                     self.decide(episode, attempt, Refusal("response_removed"), now_ms)
 
+    def waiting_for_approval(self) -> list[tuple[Episode, Attempt]]:
+        """Every plan that is shown and not answered, oldest episode first."""
+        return [(e, a) for e in self for a in e.undecided if a.waits_for == "awaiting_approval"]
+
     def awaiting(self, identifier: str, response: str) -> tuple[Episode, Attempt]:
         """The attempt that waits for an approval. Raises ResponseError that lists those that do."""
-        waiting = [(e, a) for e in self for a in e.undecided if a.waits_for == "awaiting_approval"]
+        waiting = self.waiting_for_approval()
         for episode, attempt in waiting:
             if episode.id == identifier and attempt.response == response:
                 return episode, attempt

@@ -7,23 +7,24 @@ and no lease is renewed, so that the trainer falls back to the values it had.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
-from sidecar.errors import ResponseError, SpikewatchError, StateError
+from sidecar.errors import ResponseError, StateError
 from sidecar.hooks import Actuator, Remediation
-from sidecar.model import AlertEvent, Order, Sample, TrainerIdentity
+from sidecar.model import Alert, AlertEvent, Sample
 from sidecar.responses.book import Book
 from sidecar.responses.episode import Attempt, Episode, Plan, Refusal, change_id
-from sidecar.responses.experiment import Experiment, Phase, Send, recovered, step
+from sidecar.responses.experiment import Experiment, Phase, Result, Send
 from sidecar.responses.gate import Gate, Sight
 from sidecar.responses.journal import Journal
+from sidecar.responses.killswitch import Halt
 from sidecar.responses.limits import Ledger
-from sidecar.responses.measure import Measure
+from sidecar.responses.measure import Measure, OneTick
 from sidecar.responses.records import Records, details
 from sidecar.responses.response import Mode, Policy, Response
 from sidecar.responses.statistics import Judgement, Window
 from sidecar.responses.tally import Tally
-from sidecar.responses.trial import OOM_FACT, Trial
+from sidecar.responses.trial import OOM_FACT
+from sidecar.responses.trials import Trials
 
 
 class Responder:
@@ -41,23 +42,39 @@ class Responder:
         policy: Policy | None = None,
         facts: Callable[[], Mapping[str, float]] = dict,
         usd_per_hour: Callable[[], float | None] = lambda: None,
+        halted: Callable[[], Halt | None] = lambda: None,
+        silenced: Callable[[Alert], str] = lambda alert: "",
+        pod: str = "",
     ) -> None:
-        """`facts` feeds the remediations' View; `usd_per_hour` is what the pod costs, None where not known."""
+        """`facts` feeds the remediations' View; `usd_per_hour` is what the pod costs, None where not known. `halted`
+        is the kill switch, `silenced` gives the id of a silence that holds for an alert, `pod` names whose limits
+        count where a response's scope is the pod.
+        """
         self._policy = policy or Policy()
         self._actuators, self._remediations, self._measure = actuators, remediations, measure
         self._journal, self._records, self._ledger = journal, Records(journal), Ledger(journal)
         self._facts, self._usd_per_hour = facts, usd_per_hour
+        self._halted, self._silenced, self._pod = halted, silenced, pod
+        self._was_halted = False
         self._tally = Tally()
-        self._book = Book(self._records, self._tally, max_open=self._policy.max_episodes, on_trial=self._on_trial)
-        self._trials: dict[str, Trial] = {}  # by actuator: one experiment per trainer
-        self._undisturbed: dict[str, tuple[TrainerIdentity | None, int]] = {}
-        self._outbox: list[tuple[Send, Experiment]] = []
+        self._trials = Trials(
+            actuators,
+            self._records,
+            self._ledger,
+            self._tally,
+            self._policy,
+            worth=lambda x, judgement: self._worth(judgement),
+            halted=halted,
+        )
+        self._book = Book(
+            self._records, self._tally, max_open=self._policy.max_episodes, on_trial=lambda e: self._trials.of(e.id)
+        )
         self._stopped = False
         self._configure(responses, caps or {})
 
     def _configure(self, responses: Iterable[Response], caps: Mapping[str, Mode]) -> None:
         self._responses = {r.name: r for r in responses}
-        self._gate = Gate(self._remediations, self._actuators, self._measure, self._ledger, caps, self._policy)
+        self._gate = Gate(self._remediations, self._actuators, self._ledger, caps, self._policy, self._pod)
         self._tally.expect({r.remediation for r in self._responses.values()})
 
     # --- what others ask --------------------------------------------------------------------------------------------
@@ -74,30 +91,48 @@ class Responder:
             spans[r.verify.expr] = max(spans.get(r.verify.expr, 0), longest)
         return spans
 
+    def responses(self) -> tuple[tuple[Response, Mode], ...]:
+        """Every response with the mode that the platform's caps leave it, in the files' order."""
+        return tuple((r, self._gate.mode(r)) for r in self._responses.values())
+
     def episodes(self) -> tuple[Episode, ...]:
         """The open ones, oldest first."""
         return tuple(self._book)
 
     def experiments(self) -> tuple[Experiment, ...]:
         """Those under way."""
-        return tuple(t.experiment for t in self._trials.values())
+        return tuple(self._trials)
+
+    def waiting(self) -> tuple[tuple[Episode, Attempt, Response], ...]:
+        """Every plan that waits for an approval, oldest episode first."""
+        return tuple((e, a, self._responses[a.response]) for e, a in self._book.waiting_for_approval())
+
+    def expires_ms(self, response: Response) -> int:
+        """How long a plan waits for an answer, and an approval counts."""
+        own = response.approval.expires_ms
+        return self._policy.approval_ttl_ms if own is None else own
+
+    def breakers(self, response: str) -> Mapping[str, int]:
+        """By pod, job or fleet: how many experiments in a row did not help."""
+        return self._ledger.ineffective(response)
 
     def samples(self) -> Iterable[Sample]:
         """For /metrics."""
         breakers = {name: self._ledger.breaker_open(name, r.limits) for name, r in self._responses.items()}
-        return self._tally.samples(active=len(self._trials), episodes=len(self._book), breakers=breakers)
+        return self._tally.samples(
+            active=len(self._trials),
+            episodes=len(self._book),
+            breakers=breakers,
+            approvals=len(self._book.waiting_for_approval()),
+            halted=self._halted() is not None,
+            lost={"entry": self._journal.dropped, "line": self._journal.unwritten_lines},
+        )
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> None:
         """Takes over what a former process left: closes what was never sent, reverts or keeps what may be in effect."""
-        for x in self._records.unclosed():
-            taken = recovered(x, now_ms)
-            if taken.verdict is not x.verdict:
-                self._concluded(taken, None, now_ms)
-            self._records.save(taken, now_ms, **details(taken))
-            if taken.phase is not Phase.CLOSED:
-                self._trials[taken.actuator] = Trial(taken)
+        self._trials.take_over(self._facts().get(OOM_FACT), now_ms)
         self._book.take_over(now_ms)
         self._commit(now_ms)
 
@@ -118,17 +153,20 @@ class Responder:
 
     # --- people -----------------------------------------------------------------------------------------------------
 
-    def approve(self, episode: str, response: str, by: str, now_ms: int) -> None:
-        """Somebody says yes to the plan that is shown. Raises ResponseError where none waits for that."""
+    def approve(self, episode: str, response: str, by: str, now_ms: int, *, valid_ms: int | None = None) -> None:
+        """Somebody says yes to the plan that is shown; the yes counts for `valid_ms`, by default as long as a plan
+        waits for one. Raises ResponseError where none waits for that.
+        """
         found, attempt = self._book.awaiting(episode, response)
         attempt.approved_by = by
-        self._note_plan(found, attempt, Phase.APPROVED, now_ms)
+        attempt.approved_until_ms = now_ms + (valid_ms or self.expires_ms(self._responses[response]))
+        self._note_plan(found, attempt, Phase.APPROVED, now_ms, until_ms=attempt.approved_until_ms)
         self._commit(now_ms)
 
     def reject(self, episode: str, response: str, by: str, now_ms: int) -> None:
         """Somebody says no. Raises ResponseError where nothing waits for an answer."""
         found, attempt = self._book.awaiting(episode, response)
-        self._decide(found, attempt, Refusal("rejected", f"by {by}"), now_ms)
+        self._book.decide(found, attempt, Refusal("rejected", f"by {by}"), now_ms)
         self._commit(now_ms)
 
     def reset_breaker(self, response: str, by: str, now_ms: int) -> None:
@@ -153,79 +191,96 @@ class Responder:
         if self._stopped:
             return
         blocked = self._journal.pending  # the disk refuses: what is under way goes on or back, nothing new begins
-        facts = self._facts()
-        for name in list(self._trials):
-            self._advance(name, facts, now_ms)
-        sights = {name: self._look(name, actuator, facts, now_ms) for name, actuator in self._actuators.items()}
-        standing: dict[str, Refusal | None] = {}
+        facts, measure, halt = self._facts(), OneTick(self._measure), self._halt(now_ms)
+        for x in self._trials.advance(measure, facts, halt, now_ms):
+            episode = self._book.get(x.episode)
+            if episode is not None and x.result is Result.KEPT:
+                episode.helped_at_ms = now_ms
+        sights = {name: self._look(actuator, facts, now_ms) for name, actuator in self._actuators.items()}
+        turn = _Turn(sights, measure, halt, now_ms)
         for episode in () if blocked else self._book.turns(self._policy.per_tick):
-            self._consider(episode, sights, standing, now_ms)
+            self._consider(episode, turn)
         self._commit(now_ms)
 
-    def _look(self, name: str, actuator: Actuator, facts: Mapping[str, float], now_ms: int) -> Sight:
-        identity = actuator.identity()
-        last, since = self._undisturbed.get(name, (None, now_ms))
-        if identity is not None and identity != last:
-            last, since = self._undisturbed[name] = identity, now_ms
-        return Sight(identity, actuator.knobs(), facts, since)
+    def _halt(self, now_ms: int) -> Halt | None:
+        halt = self._halted()
+        if (halt is not None) != self._was_halted:
+            self._was_halted = halt is not None
+            said = {"on": True, "file": halt.file, "by": halt.by, "reason": halt.reason} if halt else {"on": False}
+            self._records.sidecar("kill_switch", now_ms, **said)
+        return halt
+
+    def _look(self, actuator: Actuator, facts: Mapping[str, float], now_ms: int) -> Sight:
+        try:
+            identity, knobs = actuator.identity(), actuator.knobs()
+        except Exception:  # noqa: BLE001  foreign code that fails is an actuator that is not there
+            return Sight(None, {}, facts, now_ms)
+        since = now_ms if identity is None else self._trials.undisturbed_since(identity, now_ms)
+        return Sight(identity, knobs, facts, since)
 
     # --- episodes ---------------------------------------------------------------------------------------------------
 
-    def _on_trial(self, episode: Episode) -> bool:
-        return any(t.experiment.episode == episode.id for t in self._trials.values())
-
-    def _consider(
-        self, episode: Episode, sights: Mapping[str, Sight], standing: dict[str, Refusal | None], now_ms: int
-    ) -> None:
+    def _consider(self, episode: Episode, turn: _Turn) -> None:
         """Tries the responses whose turn it is, until one waits or is on trial."""
         for attempt in episode.undecided:
-            if self._on_trial(episode):
+            if self._trials.of(episode.id):
                 return
-            response = self._responses[attempt.response]
-            name = self._gate.actuator(response)
-            if response.name not in standing:
-                standing[response.name] = self._gate.standing(response, sights.get(name), self._trials, now_ms)
-            refusal = self._try(episode, attempt, response, sights.get(name), standing[response.name], now_ms)
+            refusal = self._try(episode, attempt, self._responses[attempt.response], turn)
             if refusal is None:
-                standing.clear()  # the trainer is busy now
+                turn.standing.clear()  # the trainer is busy now
             elif refusal.final:
-                self._decide(episode, attempt, refusal, now_ms)
+                self._book.decide(episode, attempt, refusal, turn.now_ms)
             else:
-                self._book.wait(episode, attempt, refusal, now_ms)
+                self._book.wait(episode, attempt, refusal, turn.now_ms)
                 return
-        if not self._on_trial(episode):
-            self._book.close(episode, "resolved" if episode.resolved else "exhausted", now_ms)
+        if not self._trials.of(episode.id):
+            self._book.close(episode, "resolved" if episode.resolved else "exhausted", turn.now_ms)
 
-    def _try(
-        self,
-        episode: Episode,
-        attempt: Attempt,
-        response: Response,
-        sight: Sight | None,
-        standing: Refusal | None,
-        now_ms: int,
-    ) -> Refusal | None:
+    def _standing(self, response: Response, sight: Sight | None, turn: _Turn) -> Refusal | None:
+        if response.name not in turn.standing:
+            busy = self._trials.busy()
+            turn.standing[response.name] = self._gate.standing(response, sight, busy, turn.halt, turn.now_ms)
+        return turn.standing[response.name]
+
+    def _try(self, episode: Episode, attempt: Attempt, response: Response, turn: _Turn) -> Refusal | None:
+        now_ms, sight = turn.now_ms, turn.sights.get(self._gate.actuator(response))
+        if silence := self._silenced(episode.alert):
+            return Refusal("silenced", silence)
         observes = self._gate.mode(response) is Mode.OBSERVE
-        if sight is None or (standing is not None and not observes):
-            return standing
+        refusal = self._standing(response, sight, turn)
+        if sight is None or (refusal is not None and not observes):
+            return refusal
         plan = self._gate.plan(response, episode.alert, sight)
         if observes:
             attempt.plan = plan if isinstance(plan, Plan) else None
             return Refusal("observe", "" if isinstance(plan, Plan) else f"{plan.reason} {plan.detail}".strip())
         if isinstance(plan, Refusal):
             return plan
+        if episode.helped_at_ms:
+            until = episode.helped_at_ms + self._gate.alert_range_ms(episode.alert, turn.measure)
+            if now_ms < until:
+                return Refusal("alert_settling", f"for {until - now_ms} ms more")
         self._take_plan(episode, attempt, plan, now_ms)
-        if self._gate.needs_approval(response, plan, sight.knobs) and not attempt.approved_by:
-            expired = now_ms - attempt.planned_at_ms >= self._policy.approval_ttl_ms
-            return Refusal("approval_expired" if expired else "awaiting_approval")
-        refusal = self._gate.guards(response, now_ms)
+        refusal = self._unapproved(attempt, response, plan, sight, now_ms)
+        if refusal is None:
+            refusal = self._gate.guards(response, turn.measure, now_ms)
         if refusal is not None:
             return refusal
-        baseline = self._gate.baseline(response, episode.alert.active_at_ms, sight, now_ms)
+        baseline = self._gate.baseline(response, episode.alert.active_at_ms, sight, turn.measure, now_ms)
         if isinstance(baseline, Refusal):
             return baseline
-        self._begin(episode, attempt, response, plan, baseline, now_ms)
+        self._begin(episode, attempt, response, baseline, now_ms)
         return None
+
+    def _unapproved(
+        self, attempt: Attempt, response: Response, plan: Plan, sight: Sight, now_ms: int
+    ) -> Refusal | None:
+        if not self._gate.needs_approval(response, plan, sight.knobs):
+            return None
+        if attempt.approved_by:
+            return None if now_ms < attempt.approved_until_ms else Refusal("approval_expired", attempt.approved_by)
+        expired = now_ms - attempt.planned_at_ms >= self.expires_ms(response)
+        return Refusal("approval_expired" if expired else "awaiting_approval", response.approval.owner)
 
     def _take_plan(self, episode: Episode, attempt: Attempt, plan: Plan, now_ms: int) -> None:
         if plan.same_as(attempt.plan):
@@ -234,12 +289,9 @@ class Responder:
         attempt.plan, attempt.planned_at_ms, attempt.approved_by = plan, now_ms, ""
         self._note_plan(episode, attempt, Phase.PLANNED, now_ms)
 
-    def _note_plan(self, episode: Episode, attempt: Attempt, phase: Phase, now_ms: int) -> None:
+    def _note_plan(self, episode: Episode, attempt: Attempt, phase: Phase, now_ms: int, **data: int) -> None:
         x = self._experiment(episode, attempt, self._responses[attempt.response], phase, now_ms)
-        self._records.save(x, now_ms, **details(x))
-
-    def _decide(self, episode: Episode, attempt: Attempt, refusal: Refusal, now_ms: int) -> None:
-        self._book.decide(episode, attempt, refusal, now_ms)
+        self._records.save(x, now_ms, **details(x), **data)
 
     # --- experiments ------------------------------------------------------------------------------------------------
 
@@ -265,44 +317,14 @@ class Responder:
             since_ms=now_ms,
             approved_by=attempt.approved_by,
             messaged_ms=now_ms,
+            oom_kills=self._facts().get(OOM_FACT) if phase is Phase.INTENDED else None,
         )
 
-    def _begin(
-        self, episode: Episode, attempt: Attempt, response: Response, plan: Plan, baseline: Window, now_ms: int
-    ) -> None:
+    def _begin(self, episode: Episode, attempt: Attempt, response: Response, baseline: Window, now_ms: int) -> None:
         x = self._experiment(episode, attempt, response, Phase.INTENDED, now_ms)
         by = attempt.approved_by or "mode act"
         self._book.decide(episode, attempt, Refusal("acted"), now_ms, change_id=x.change_id, by=by)
-        self._ledger.applied(response.name, x.scope, now_ms)
-        self._records.save(x, now_ms, **details(x))
-        self._trials[x.actuator] = Trial(x, response, baseline, self._facts().get(OOM_FACT))
-        self._send(x, (Send.APPLY,), now_ms)
-
-    def _advance(self, name: str, facts: Mapping[str, float], now_ms: int) -> None:
-        trial = self._trials[name]
-        old = trial.experiment
-        seen = trial.seen(self._actuators.get(name), self._measure, facts, self._policy, now_ms)
-        new, messages = step(old, seen, self._policy)
-        trial.experiment = new
-        if new.verdict is not old.verdict:
-            self._concluded(new, seen.judgement, now_ms)
-        if new.phase is not old.phase:
-            said = {"actuator_says": seen.outcome.reason} if seen.outcome.reason else {}
-            self._records.save(new, now_ms, **details(new), **said)
-        if new.phase is Phase.CLOSED:
-            del self._trials[name]
-            self._undisturbed[name] = (seen.identity, now_ms)
-        self._send(new, messages, now_ms)
-
-    def _concluded(self, x: Experiment, judgement: Judgement | None, now_ms: int) -> None:
-        assert x.verdict is not None
-        usd = self._worth(judgement)
-        self._records.verdict(x, judgement, usd, now_ms)
-        self._ledger.ended(x.response, x.scope, x.verdict, now_ms)
-        self._tally.verdict(x.remediation, x.verdict)
-        if x.reason == "oom_kill":
-            self._ledger.quarantine(x.job, x.values)
-            self._records.sidecar("quarantined", now_ms, job=x.job, knobs=sorted(x.values))
+        self._trials.begin(x, response, baseline, now_ms)
 
     def _worth(self, judgement: Judgement | None) -> float | None:
         """What the gain is worth: the hours of before that an hour does now, less one, at the pod's price."""
@@ -313,37 +335,24 @@ class Responder:
 
     # --- writing and sending ----------------------------------------------------------------------------------------
 
-    def _send(self, x: Experiment, messages: Iterable[Send], now_ms: int) -> None:
-        for message in messages:
-            self._records.command(x, message, now_ms)
-            self._outbox.append((message, x))
-
     def _commit(self, now_ms: int) -> None:
-        outbox, self._outbox = self._outbox, []
+        outbox = self._trials.take_outbox()
         try:
             self._journal.commit()
         except StateError:
             # The way back is open even without a journal: nothing but found values can come of it.
-            self._deliver([m for m in outbox if m[0] is Send.REVERT], now_ms)
+            self._trials.deliver([m for m in outbox if m[0] is Send.REVERT], now_ms)
             raise
-        self._deliver(outbox, now_ms)
+        self._trials.deliver(outbox, now_ms)
         self._journal.commit()
         self._journal.publish()
 
-    def _deliver(self, messages: Iterable[tuple[Send, Experiment]], now_ms: int) -> None:
-        for message, x in messages:
-            try:
-                if x.actuator in self._actuators:
-                    self._tell(self._actuators[x.actuator], message, x)
-            except SpikewatchError as e:
-                self._records.failed(x, message, str(e), now_ms)
 
-    def _tell(self, actuator: Actuator, message: Send, x: Experiment) -> None:
-        lease = self._policy.lease_ms
-        calls: dict[Send, Callable[[], Any]] = {
-            Send.APPLY: lambda: actuator.apply(Order(x.change_id, x.values, x.found, lease)),
-            Send.RENEW: lambda: actuator.renew(x.change_id, lease),
-            Send.KEEP: lambda: actuator.keep(x.change_id),
-            Send.REVERT: lambda: actuator.revert(x.change_id),
-        }
-        calls[message]()
+class _Turn:
+    """What one tick looks at, and the refusals it has found to hold for a response whatever the alert."""
+
+    __slots__ = ("halt", "measure", "now_ms", "sights", "standing")
+
+    def __init__(self, sights: Mapping[str, Sight], measure: Measure, halt: Halt | None, now_ms: int) -> None:
+        self.sights, self.measure, self.halt, self.now_ms = sights, measure, halt, now_ms
+        self.standing: dict[str, Refusal | None] = {}

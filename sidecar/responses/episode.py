@@ -13,14 +13,18 @@ Key = tuple[str, Labels]
 
 PASSING = frozenset(
     {
+        "alert_settling",  # the response before this one helped; the alert may still look back at the time before
         "awaiting_approval",
         "busy",  # another experiment runs on this trainer
         "cooldown",
         "guard_absent",  # an abort_if expression reads a series that does not exist
         "guard_broken",
+        "kill_switch",
         "no_trainer",
+        "outside_time_intervals",
         "per_hour",
         "query_error",
+        "silenced",
         "thin_baseline",
     }
 )
@@ -30,12 +34,14 @@ FINAL = frozenset(
     {
         "acted",
         "approval_expired",
+        "bad_parameters",
         "breaker_open",
         "episode_limit",
         "interrupted",
         "knob_missing",
         "no_actuator",
         "no_change",
+        "not_in_rollout",
         "not_leader",
         "not_one_element",
         "observe",
@@ -89,6 +95,7 @@ class Attempt:
     plan: Plan | None = None
     planned_at_ms: int = 0
     approved_by: str = ""
+    approved_until_ms: int = 0
     decided: str = ""
 
 
@@ -103,6 +110,7 @@ class Episode:
     at: int = 0  # the attempt whose turn it is
     resolved: bool = False
     closed: bool = False
+    helped_at_ms: int = 0  # when a change was last kept for it
 
     def attempt(self, response: str) -> Attempt | None:
         """The attempt of that response."""

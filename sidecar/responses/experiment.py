@@ -91,6 +91,7 @@ class Experiment:
     verdict: Verdict | None = None
     reason: str = ""
     result: Result | None = None
+    oom_kills: float | None = None  # in this pod when the order left; None where that is not known
 
     def to_dict(self) -> dict[str, Any]:
         """For the database."""

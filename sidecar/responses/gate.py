@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from sidecar.errors import QueryError
+from sidecar.errors import QueryError, ResponseError
 from sidecar.hooks import Actuator, Remediation, View
 from sidecar.model import Alert, Change, Knob, Scope, Skip, TrainerIdentity
 from sidecar.responses.episode import Plan, Refusal
-from sidecar.responses.limits import Ledger, refusal
+from sidecar.responses.killswitch import Halt
+from sidecar.responses.limits import Ledger, in_rollout, refusal
 from sidecar.responses.measure import Measure
 from sidecar.responses.response import Mode, Policy, Response
 from sidecar.responses.statistics import Window, lacks
+from sidecar.responses.trials import unit_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,15 @@ class Gate:
         self,
         remediations: Mapping[str, Remediation],
         actuators: Mapping[str, Actuator],
-        measure: Measure,
         ledger: Ledger,
         caps: Mapping[str, Mode],
         policy: Policy,
+        pod: str = "",
     ) -> None:
+        """`pod` is whose limits count where a response's scope is the pod."""
         self._remediations, self._actuators = remediations, actuators
-        self._measure, self._ledger, self._policy = measure, ledger, policy
-        self._caps = caps
+        self._ledger, self._policy = ledger, policy
+        self._caps, self._pod = caps, pod
 
     def mode(self, response: Response) -> Mode:
         """The file's mode, lowered by the platform's cap."""
@@ -51,28 +54,42 @@ class Gate:
 
     def scope(self, response: Response, job: str) -> str:
         """The key under which its limits count."""
-        return f"job:{job}" if response.limits.scope == "job" else "pod"
+        scope = response.limits.scope
+        return {"job": f"job:{job}", "pod": f"pod:{self._pod}" if self._pod else "pod", "fleet": "fleet"}[scope]
 
-    def standing(self, response: Response, sight: Sight | None, busy: Container[str], now_ms: int) -> Refusal | None:
-        """The refusals that do not depend on the alert: asked once a tick for each response."""
+    def standing(
+        self, response: Response, sight: Sight | None, busy: Container[str], halt: Halt | None, now_ms: int
+    ) -> Refusal | None:
+        """The refusals that do not depend on the alert: asked once a tick for each response. `busy` holds trainers."""
         name = self.actuator(response)
+        if halt is not None:
+            return Refusal("kill_switch", f"{halt.file} {halt.by} {halt.reason}".strip())
         if name not in self._actuators or sight is None:
             return Refusal("no_actuator", f"{response.remediation} needs the actuator {name!r}, which is not there")
         if sight.identity is None:
             return Refusal("no_trainer")
-        reason = refusal(
-            self._ledger.record(response.name, self.scope(response, sight.identity.job)), response.limits, now_ms
-        )
-        if reason == "breaker_open" or name not in busy:
-            return Refusal(reason) if reason else None
-        return Refusal("busy")
+        job = sight.identity.job
+        if not in_rollout(response.name, job, response.limits.rollout):
+            return Refusal("not_in_rollout", f"job {job!r} is not among {response.limits.rollout:.4g} of all jobs")
+        reason = refusal(self._ledger.record(response.name, self.scope(response, job)), response.limits, now_ms)
+        if reason == "breaker_open":
+            return Refusal(reason)
+        if not response.awake(now_ms):
+            return Refusal("outside_time_intervals")
+        if unit_of(sight.identity) in busy:
+            return Refusal("busy")
+        return Refusal(reason) if reason else None
 
     def plan(self, response: Response, alert: Alert, sight: Sight) -> Plan | Refusal:
         """The remediation's plan, held to its declarations and to the bounds of every knob."""
         remediation = self._remediations[response.remediation]
         view = View(sight.knobs, sight.identity, sight.facts)
         try:
-            change = remediation.plan(alert, view, response.params)
+            params = response.params_for(alert)
+        except ResponseError as e:
+            return Refusal("bad_parameters", str(e))
+        try:
+            change = remediation.plan(alert, view, params)
         except Exception as e:  # noqa: BLE001 - a plugin's mistake is a refusal on record, not the end of the tick
             return Refusal("plugin_error", f"{type(e).__name__}: {e}")
         if isinstance(change, Skip):
@@ -99,36 +116,45 @@ class Gate:
         shared = any(knobs[name].scope is Scope.ALL_RANK for name in plan.change.values if name in knobs)
         return shared and self._caps.get(response.remediation) is not Mode.ACT
 
-    def guards(self, response: Response, now_ms: int) -> Refusal | None:
+    def alert_range_ms(self, alert: Alert, measure: Measure) -> int:
+        """How far back an alert may look: until then it can still speak of the time before a change."""
+        try:
+            return measure.longest_range_ms(alert.expr) if alert.expr else self._policy.unknown_range_ms
+        except QueryError:
+            return self._policy.unknown_range_ms
+
+    def guards(self, response: Response, measure: Measure, now_ms: int) -> Refusal | None:
         """A guard that is broken, or cannot be seen, before anything was done."""
         try:
             for expr in response.verify.abort_if:
-                if self._measure.evaluate(expr, now_ms):
+                if measure.evaluate(expr, now_ms):
                     return Refusal("guard_broken", expr)
-                if not self._measure.seen(expr, now_ms):
+                if not measure.seen(expr, now_ms):
                     return Refusal("guard_absent", expr)
         except QueryError as e:
             return Refusal("query_error", str(e))
         return None
 
-    def baseline(self, response: Response, active_at_ms: int, sight: Sight, now_ms: int) -> Window | Refusal:
+    def baseline(
+        self, response: Response, active_at_ms: int, sight: Sight, measure: Measure, now_ms: int
+    ) -> Window | Refusal:
         """What the trainer did before: only while the alert was active and after the ranges have left what was before.
 
         Grows beyond the configured length while it holds too few steps, as far as there is anything to read.
         """
         verify, policy = response.verify, self._policy
         try:
-            floor = max(active_at_ms, sight.undisturbed_since_ms) + self._measure.longest_range_ms(verify.expr)
+            floor = max(active_at_ms, sight.undisturbed_since_ms) + measure.longest_range_ms(verify.expr)
             after = now_ms - verify.baseline_ms
             if after < floor:
                 return Refusal("thin_baseline", f"full in {floor - after} ms")
-            steps = self._measure.steps(after, now_ms)
+            steps = measure.steps(after, now_ms)
             if steps is not None and steps < policy.min_steps:
                 after = max(floor, now_ms - policy.stretch * verify.baseline_ms)
-                steps = self._measure.steps(after, now_ms)
+                steps = measure.steps(after, now_ms)
                 if steps is None or steps < policy.min_steps:
                     return Refusal("thin_baseline", f"{steps or 0:g} of {policy.min_steps:g} steps")
-            found = self._measure.increments(verify.expr, after, now_ms)
+            found = measure.increments(verify.expr, after, now_ms)
         except QueryError as e:
             return Refusal("query_error", str(e))
         if found.elements > 1:

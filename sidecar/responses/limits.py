@@ -6,6 +6,7 @@ machine's clock was set back meanwhile) counts as now: a limit may then hold lon
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -44,6 +45,16 @@ def refusal(record: Record, limits: Limits, now_ms: int) -> str | None:
     return None
 
 
+def in_rollout(response: str, job: str, share: float) -> bool:
+    """Whether a job is among the share of jobs that a response acts on: a stable choice, the same in every sidecar,
+    and a larger share only adds jobs. A job without a name is among none but all.
+    """
+    if share >= 1:
+        return True
+    place = int.from_bytes(hashlib.blake2s(f"{response}\0{job}".encode(), digest_size=8).digest(), "big")
+    return bool(job) and place < share * 2**64
+
+
 class Ledger:
     """The records of every (response, scope), and the quarantined knobs of every job. Saved through the journal."""
 
@@ -69,6 +80,10 @@ class Ledger:
             name == response and record.ineffective >= limits.max_ineffective
             for (name, _), record in self._records.items()
         )
+
+    def ineffective(self, response: str) -> dict[str, int]:
+        """By scope, how many experiments in a row did not help."""
+        return {scope: record.ineffective for (name, scope), record in self._records.items() if name == response}
 
     def applied(self, response: str, scope: str, now_ms: int) -> None:
         """An order goes out."""

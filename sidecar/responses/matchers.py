@@ -46,6 +46,12 @@ def parse(text: str) -> tuple[Matcher, ...]:
     return _Parser(text).all()
 
 
+def matcher(name: str, value: str, *, regex: bool, equal: bool) -> Matcher:
+    """From its parts, as Alertmanager's API gives them. Raises ValueError for a bad regular expression."""
+    operator: Operator = ("=~" if equal else "!~") if regex else ("=" if equal else "!=")
+    return Matcher(name, operator, value, _compile(value) if regex else None)
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text

@@ -9,8 +9,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from sidecar.model import Alert
 from sidecar.responses.matchers import Matcher
+from sidecar.responses.parameters import Templated
 from sidecar.responses.statistics import Goal
+from sidecar.responses.timeintervals import TimeInterval
 
 
 class Mode(IntEnum):
@@ -40,29 +43,55 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often a response may act on one pod or job, and after how many ineffective experiments in a row it stops."""
+    """How often a response may act on one pod, job or the fleet, and after how many ineffective experiments in a row it
+    stops. `rollout` is the share of jobs, 0 to 1, that it acts on at all.
+    """
 
-    scope: Literal["pod", "job"] = "job"
+    scope: Literal["pod", "job", "fleet"] = "job"
     cooldown_ms: int = 300_000
     per_hour: int = 4
     max_ineffective: int = 3
+    rollout: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Who is to be asked, and for how long an unanswered plan, and then a yes, counts (None: the engine's time)."""
+
+    owner: str = ""
+    expires_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One entry of a responses file, validated. `params` is an instance of the remediation's own schema."""
+    """One entry of a responses file, validated. `params` is an instance of the remediation's own schema, or a schema
+    with templates that become one with an alert. `active` None: at any time.
+    """
 
     name: str
     matchers: tuple[Matcher, ...]
     remediation: str
-    params: BaseModel
+    params: BaseModel | Templated
     mode: Mode
     verify: Verify
     limits: Limits = field(default_factory=Limits)
+    approval: Approval = field(default_factory=Approval)
+    active: tuple[TimeInterval, ...] | None = None
+    muted: tuple[TimeInterval, ...] = ()
 
     def answers(self, labels: Mapping[str, str]) -> bool:
         """Whether every matcher accepts these labels (`alertname` among them)."""
         return all(m.matches(labels) for m in self.matchers)
+
+    def params_for(self, alert: Alert) -> BaseModel:
+        """The parameters, with the alert's labels and value in them. Raises ResponseError where they do not fit."""
+        return self.params.render(alert) if isinstance(self.params, Templated) else self.params
+
+    def awake(self, now_ms: int) -> bool:
+        """Whether its time intervals let it act at this moment."""
+        if self.active is not None and not any(i.contains(now_ms) for i in self.active):
+            return False
+        return not any(i.contains(now_ms) for i in self.muted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +109,7 @@ class Policy:
     min_steps: float = 20
     min_samples: int = 8
     stretch: int = 5  # windows grow to this multiple while there are too few steps (40 s steps need 800 s for 20)
+    unknown_range_ms: int = 600_000  # how far back an alert may look whose expression is not known here
     max_episodes: int = 10_000  # open at once; further alerts are refused on record
     per_tick: int = 500  # episodes looked at in one tick, so that a storm cannot hold up the evaluation
 

@@ -36,6 +36,17 @@ METRICS = (
         ("response",),
         "responder",
     ),
+    MetricInfo("spikewatch_approvals_waiting", "gauge", "", "Plans that wait for an approval.", (), "responder"),
+    MetricInfo("spikewatch_kill_switch_on", "gauge", "", "1 while nothing may be sent to a trainer.", (), "responder"),
+    MetricInfo(
+        "spikewatch_journal_lost_total",
+        "counter",
+        "",
+        "Journal entries lost while the disk refused them, and lines lost while nobody read stdout (entries are then "
+        "still in the database).",
+        ("what",),
+        "responder",
+    ),
 )
 """What the responder exports."""
 
@@ -61,7 +72,16 @@ class Tally:
         """One (episode, response) was decided."""
         self._decisions[reason] += 1
 
-    def samples(self, *, active: int, episodes: int, breakers: Mapping[str, bool]) -> Iterable[Sample]:
+    def samples(
+        self,
+        *,
+        active: int,
+        episodes: int,
+        breakers: Mapping[str, bool],
+        approvals: int = 0,
+        halted: bool = False,
+        lost: Mapping[str, int] | None = None,
+    ) -> Iterable[Sample]:
         """Everything for /metrics."""
         for (remediation, verdict), n in self._verdicts.items():
             labels = labels_of({"remediation": remediation, "verdict": verdict})
@@ -70,5 +90,9 @@ class Tally:
             yield Sample("spikewatch_decisions_total", labels_of({"reason": reason}), float(n))
         yield Sample("spikewatch_experiment_active", (), float(active))
         yield Sample("spikewatch_episodes_open", (), float(episodes))
+        yield Sample("spikewatch_approvals_waiting", (), float(approvals))
+        yield Sample("spikewatch_kill_switch_on", (), float(halted))
+        for what, n in (lost or {}).items():
+            yield Sample("spikewatch_journal_lost_total", labels_of({"what": what}), float(n))
         for response, open_ in breakers.items():
             yield Sample("spikewatch_response_breaker_open", labels_of({"response": response}), float(open_))

@@ -33,20 +33,24 @@ class Trial:
         """This tick's observations for the state machine."""
         if actuator is None:  # no longer configured: the lease decides, and the state machine waits for it
             return Seen(now_ms, None, Outcome(ChangeState.UNKNOWN))
-        identity, outcome = actuator.identity(), actuator.outcome(self.experiment.change_id)
+        try:
+            identity, outcome = actuator.identity(), actuator.outcome(self.experiment.change_id)
+        except Exception:  # noqa: BLE001  foreign code that fails tells as much as one that is not there
+            return Seen(now_ms, None, Outcome(ChangeState.UNKNOWN))
         if self.response is None or self.baseline is None or self.experiment.phase not in UNVERIFIED:
             return Seen(now_ms, identity, outcome)
         try:
             settle = policy.settle_for(measure.longest_range_ms(self.response.verify.expr))
-            broken = self._oom(facts) or self._guard(self.response, measure, policy, now_ms)
+            broken = ("oom_kill" if self.killed(facts) else "") or self._guard(self.response, measure, policy, now_ms)
             judgement = None if broken else self._judgement(self.response, self.baseline, measure, policy, now_ms)
         except QueryError:
             return Seen(now_ms, identity, outcome, broken="query_error")
         return Seen(now_ms, identity, outcome, settle, broken, judgement)
 
-    def _oom(self, facts: Mapping[str, float]) -> str:
+    def killed(self, facts: Mapping[str, float]) -> bool:
+        """Whether something in this pod was killed for memory since the order left."""
         kills = facts.get(OOM_FACT)
-        return "oom_kill" if kills is not None and self.oom_kills is not None and kills > self.oom_kills else ""
+        return kills is not None and self.oom_kills is not None and kills > self.oom_kills
 
     def _guard(self, response: Response, measure: Measure, policy: Policy, now_ms: int) -> str:
         absent = False
