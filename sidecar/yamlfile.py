@@ -7,8 +7,9 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -174,7 +175,7 @@ class Document:
         try:
             return model.model_validate({} if value is None else value)
         except ValidationError as e:
-            raise ConfigError(self.located(e, path)) from None
+            raise ConfigError(self.located(e, path, _keys_of(model))) from None
 
     def surplus(self) -> list[Problem]:
         """A complaint about a second document, which nobody would read. Prometheus ignores it in rule files."""
@@ -183,16 +184,35 @@ class Document:
         line = next((n for n, text in enumerate(self.text.splitlines(), 1) if n > 1 and text.startswith("---")), 1)
         return [Problem(self.file, line, 1, "a second document is not read: put it into a file of its own")]
 
-    def located(self, error: ValidationError, path: Path_ = ()) -> list[Problem]:
-        """pydantic's findings as Problems of this file."""
+    def located(self, error: ValidationError, path: Path_ = (), keys: Iterable[str] = ()) -> list[Problem]:
+        """pydantic's findings as Problems of this file. An unknown key that is nearly one of `keys` gets a hint."""
         found = []
         for item in error.errors(include_url=False):
             loc = (*path, *item["loc"])
             unknown = item["type"] == "extra_forbidden"
             name = ".".join(str(p) for p in loc) or "document"
-            message = f"unknown key {loc[-1]!r}" if unknown else f"{name}: {_plain(item['msg'])}"
+            message = f"unknown key {loc[-1]!r}{_hint(loc[-1], keys)}" if unknown else f"{name}: {_plain(item['msg'])}"
             found.append(self.problem(loc, message, key=unknown or item["type"] == "missing"))
         return found
+
+
+def _keys_of(model: type[BaseModel]) -> frozenset[str]:
+    """Every key that may stand in a file of this shape, at whatever depth."""
+    found: set[str] = set()
+    waiting, seen = [model], {model}
+    while waiting:
+        for name, field in waiting.pop().model_fields.items():
+            found.add(field.alias or name)
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
+                    seen.add(kind)
+                    waiting.append(kind)
+    return frozenset(found)
+
+
+def _hint(key: object, keys: Iterable[str]) -> str:
+    near = get_close_matches(str(key), sorted(keys), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _goes_on(loader: Any) -> bool:

@@ -4,89 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from difflib import get_close_matches
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 
 from sidecar import durations, promql
-from sidecar.errors import ConfigError, Problem, QueryError
+from sidecar.alerting.templates import TemplateParser
+from sidecar.errors import ConfigError, Problem, QueryError, TemplateError
 from sidecar.hooks import Remediation
 from sidecar.responses import matchers
-from sidecar.responses.response import Limits, Mode, Response, Verify
+from sidecar.responses.parameters import Templated, templates_in
+from sidecar.responses.response import Approval, Limits, Mode, Response, Verify
+from sidecar.responses.shapes import (
+    CapsShape,
+    FileShape,
+    IntervalShape,
+    ModeText,
+    NamedIntervals,
+    ResponseShape,
+)
 from sidecar.responses.statistics import Goal
+from sidecar.responses.timeintervals import TimeInterval
 from sidecar.yamlfile import Document
-
-_NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"  # goes into change ids, URLs and labels
-ModeText = Literal["observe", "suggest", "act"]
-
 
 _SHORTEST_MS = 9_000  # nine samples taken once a second bound the eight increments a verdict takes at least
 
 _KINDS = {"matrix": "range vector"}
-
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Verify(_Closed):
-    expr: str
-    goal: Literal["increase", "decrease"]
-    by: float = 0.05
-    baseline: int = 180_000
-    window: int = 180_000
-    abort_if: list[str] = []
-
-    @field_validator("by", mode="before")
-    @classmethod
-    def _percent(cls, value: Any) -> Any:
-        if not isinstance(value, str) or not value.endswith("%"):
-            raise ValueError("write a percentage like 5%")
-        try:
-            ratio = float(value[:-1]) / 100
-        except ValueError:
-            raise ValueError("write a percentage like 5%") from None
-        if not 0.01 <= ratio <= 100:
-            raise ValueError("must be at least 1%: noise decides about less")
-        return ratio
-
-    @field_validator("baseline", "window", mode="before")
-    @classmethod
-    def _window(cls, value: Any) -> Any:
-        ms = _duration(value)
-        if ms <= 0:
-            raise ValueError("must be longer than 0s")
-        return ms
-
-
-class _Limits(_Closed):
-    scope: Literal["pod", "job"] = "job"
-    cooldown: int = 300_000
-    per_hour: int = Field(default=4, ge=1)
-    max_ineffective: int = Field(default=3, ge=1)
-
-    @field_validator("cooldown", mode="before")
-    @classmethod
-    def _cooldown(cls, value: Any) -> Any:
-        return _duration(value)
-
-
-class _Response(_Closed):
-    name: str = Field(pattern=_NAME)
-    match: list[str] = Field(min_length=1)
-    remediation: str
-    with_: dict[str, Any] = Field(default={}, alias="with")
-    mode: ModeText = "observe"
-    verify: _Verify
-    limits: _Limits = _Limits()
-
-
-class _File(_Closed):
-    responses: list[Any]
-
-
-class _Caps(_Closed):
-    caps: dict[str, ModeText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +49,8 @@ def load_responses(
     Raises ConfigError with every problem.
     """
     loader = _Loader(document, remediations, None if alerts is None else frozenset(alerts))
-    file = document.validate(_File)
+    file = document.validate(FileShape)
+    loader.intervals(file.time_intervals)
     found = [loader.response(i, value) for i, value in enumerate(file.responses)]
     loader.check_names(found)
     errors = [p for p in loader.problems if p.level == "error"]
@@ -119,7 +64,7 @@ def load_caps(document: Document, remediations: Iterable[str]) -> dict[str, Mode
     problems: list[Problem] = []
     caps: dict[str, ModeText] = {}
     try:
-        caps = document.validate(_Caps).caps
+        caps = document.validate(CapsShape).caps
     except ConfigError as e:
         problems.extend(e.problems)
     given = document.value.get("caps") if isinstance(document.value, dict) else None
@@ -140,6 +85,47 @@ class _Loader:
     ) -> None:
         self._document, self._remediations, self._alerts = document, remediations, alerts
         self.problems: list[Problem] = []
+        self._parser = TemplateParser()
+        self._intervals: dict[str, tuple[TimeInterval, ...]] = {}
+
+    def intervals(self, values: list[Any]) -> None:
+        """The file's named time intervals; those with problems are known by name all the same."""
+        for i, value in enumerate(values):
+            path = ("time_intervals", i)
+            try:
+                shape = self._document.validate(NamedIntervals, path)
+            except ConfigError as e:
+                self.problems.extend(e.problems)
+                if isinstance(value, dict) and isinstance(value.get("name"), str):
+                    self._intervals.setdefault(value["name"], ())
+                continue
+            if shape.name in self._intervals:
+                self._error((*path, "name"), f"the name {shape.name!r} is given twice")
+            self._intervals[shape.name] = tuple(
+                interval
+                for j in range(len(shape.time_intervals))
+                if (interval := self._interval((*path, "time_intervals", j))) is not None
+            )
+
+    def _interval(self, path: tuple[str | int, ...]) -> TimeInterval | None:
+        try:
+            return self._document.validate(IntervalShape, path).interval()
+        except ConfigError as e:
+            self.problems.extend(e.problems)
+        except ValueError as e:
+            self._error(path, str(e))
+        return None
+
+    def _named(self, path: tuple[str | int, ...], raw: Mapping[str, Any], key: str) -> tuple[TimeInterval, ...]:
+        found: list[TimeInterval] = []
+        names = raw.get(key)
+        for j, name in enumerate(names if isinstance(names, list) else []):
+            if isinstance(name, str) and name in self._intervals:
+                found += self._intervals[name]
+            elif isinstance(name, str):
+                known = ", ".join(self._intervals) or "none"
+                self._error((*path, key, j), f"no time interval is named {name!r}; there are: {known}")
+        return tuple(found)
 
     def response(self, i: int, value: Any) -> Response | None:
         """One entry; None where it has problems, all of which are then in `problems`."""
@@ -147,17 +133,19 @@ class _Loader:
         path = ("responses", i)
         raw = value if isinstance(value, dict) else {}
         try:
-            shape = self._document.validate(_Response, path)
+            shape = self._document.validate(ResponseShape, path)
         except ConfigError as e:
             self.problems.extend(e.problems)
             shape = None
         # What has the right shape is checked further even where something else has not: all problems at once.
         found = self._matchers(path, raw.get("match"))
         params = self._params(path, raw)
+        active = self._named(path, raw, "active_time_intervals")
+        muted = self._named(path, raw, "mute_time_intervals")
         self._exprs(path, raw.get("verify"), shape)
         if shape is None or params is None or any(p.level == "error" for p in self.problems[before:]):
             return None
-        return _response(shape, found, params)
+        return _response(shape, found, params, active, muted)
 
     def check_names(self, responses: list[Response | None]) -> None:
         """Names are identities: limits, breakers and records hang on them."""
@@ -183,7 +171,7 @@ class _Loader:
                 self._warn((*path, "match"), f"no rule raises an alert with {wanted}: this response will never act")
         return tuple(found)
 
-    def _params(self, path: tuple[str | int, ...], raw: Mapping[str, Any]) -> BaseModel | None:
+    def _params(self, path: tuple[str | int, ...], raw: Mapping[str, Any]) -> BaseModel | Templated | None:
         name = raw.get("remediation")
         if not isinstance(name, str):
             return None
@@ -192,13 +180,31 @@ class _Loader:
             self._error((*path, "remediation"), _unknown_remediation(name, sorted(self._remediations)))
             return None
         given = raw.get("with", {})
-        try:
-            return remediation.params.model_validate(given) if isinstance(given, dict) else None
-        except ValidationError as e:
-            self.problems.extend(self._document.located(e, (*path, "with")))
+        if not isinstance(given, dict):
             return None
+        try:
+            templates = templates_in(given, self._parser)
+        except TemplateError as e:
+            self._error((*path, "with"), str(e))
+            return None
+        try:
+            params = remediation.params.model_validate(given)
+        except ValidationError as e:
+            # What a template stands in for is checked once there is an alert.
+            wrong = [
+                problem
+                for item, problem in zip(
+                    e.errors(include_url=False),
+                    self._document.located(e, (*path, "with"), remediation.params.model_fields),
+                    strict=True,
+                )
+                if not any(tuple(item["loc"][: len(place)]) == place for place in templates)
+            ]
+            self.problems.extend(wrong)
+            return None if wrong else Templated(given, remediation.params, templates)
+        return Templated(given, remediation.params, templates) if templates else params
 
-    def _exprs(self, path: tuple[str | int, ...], verify: Any, shape: _Response | None) -> None:
+    def _exprs(self, path: tuple[str | int, ...], verify: Any, shape: ResponseShape | None) -> None:
         if not isinstance(verify, dict):
             return
         guards = verify.get("abort_if")
@@ -240,7 +246,13 @@ class _Loader:
         self.problems.append(self._document.problem(path, message, level="warning"))
 
 
-def _response(shape: _Response, found: tuple[matchers.Matcher, ...], params: BaseModel) -> Response:
+def _response(
+    shape: ResponseShape,
+    found: tuple[matchers.Matcher, ...],
+    params: BaseModel | Templated,
+    active: tuple[TimeInterval, ...],
+    muted: tuple[TimeInterval, ...],
+) -> Response:
     verify, limits = shape.verify, shape.limits
     return Response(
         name=shape.name,
@@ -251,15 +263,14 @@ def _response(shape: _Response, found: tuple[matchers.Matcher, ...], params: Bas
         verify=Verify(
             verify.expr, Goal(verify.goal), verify.by, verify.baseline, verify.window, tuple(verify.abort_if)
         ),
-        limits=Limits(limits.scope, limits.cooldown, limits.per_hour, limits.max_ineffective),
+        limits=Limits(limits.scope, limits.cooldown, limits.per_hour, limits.max_ineffective, limits.rollout),
+        approval=Approval(shape.approval.owner, shape.approval.expires),
+        active=None if shape.active_time_intervals is None else active,
+        muted=muted,
     )
 
 
-def _duration(value: Any) -> int:
-    if not isinstance(value, str):
-        raise ValueError("write a duration like 180s or 5m")
-    return durations.parse(value)
-
-
 def _unknown_remediation(name: str, known: list[str]) -> str:
-    return f"unknown remediation {name!r}; there are: {', '.join(known) or 'none'}"
+    near = get_close_matches(name, known, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"unknown remediation {name!r}; {meant}there are: {', '.join(known) or 'none'}"

@@ -75,7 +75,7 @@ responses:
     ("old", "new", "expected"),
     [
         ("  mode: suggest", "  mode: sugest", "6:9: error: responses.0.mode: Input should be 'observe', 'suggest'"),
-        ("  mode: suggest", "  modes: suggest", "6:3: error: unknown key 'modes'"),
+        ("  mode: suggest", "  modes: suggest", "6:3: error: unknown key 'modes' (did you mean mode?)"),
         ("name: feed-the-trainer", "name: 7", "2:9: error: responses.0.name: Input should be a valid string"),
         ("name: feed-the-trainer", "name: feed me", "2:9: error: responses.0.name"),
         ("goal: increase", "goal: up", "9:11: error: responses.0.verify.goal: Input should be 'increase'"),
@@ -88,7 +88,7 @@ responses:
         ("window: 90s", "window: '0'", "12:13: error: responses.0.verify.window: must be longer than 0s"),
         ("cooldown: 10m", "cooldown: -1m", "14:34: error: responses.0.limits.cooldown: not a valid duration"),
         ("per_hour: 2", "per_hour: 0", "14:49: error: responses.0.limits.per_hour"),
-        ("scope: pod", "scope: planet", "14:19: error: responses.0.limits.scope: Input should be 'pod' or 'job'"),
+        ("scope: pod", "scope: planet", "14:19: error: responses.0.limits.scope: Input should be 'pod', 'job' or 'fleet'"),
         ("rate(spikewatch", "rat(spikewatch", "8:11: error: "),
         ("[1m]) > 0", "[1m] > 0", "13:16: error: "),
         ("remediation: dataloader_prefetch", "remediation: prefetch",
