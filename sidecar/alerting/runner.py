@@ -94,14 +94,15 @@ class RuleRunner:
         started = tools.stopwatch()
         transitions: tuple[Transition, ...] = ()
         series, error = 0, ""
+        rows: list[Row] = []
         try:
             samples = list(as_samples(tools.query(self.rule.expr, at.data_ms)))
             series = len(samples)
-            if self.rule.is_alert:
+            if self.rule.is_alert and (samples or self.state):  # most alerts are quiet nearly always
                 transitions, rows, error = self._alert(samples, at, tools)
-            else:
+            elif not self.rule.is_alert:
                 rows = self._record(samples, at)
-            if not error:
+            if not error and (rows or self.written):
                 self._write(rows, at, tools)
         except SpikewatchError as e:
             error = str(e)
@@ -189,6 +190,8 @@ class RuleRunner:
 
     def take_due(self, slot_ms: int, interval_ms: int, resend_delay_ms: int) -> list[Instance]:
         """The alerts Alertmanager is to hear of after the evaluation at `slot_ms`; from now on they count as sent."""
+        if not self.state:
+            return []
         due = [i for i in self.state.values() if machine.needs_sending(i, slot_ms, resend_delay_ms)]
         if due:
             due = [machine.sent(i, slot_ms, interval_ms, resend_delay_ms) for i in due]

@@ -20,11 +20,11 @@ MAKERS: dict[str, Callable[[Track], Accumulator]] = {
     "changes": lambda track: Count(track, resets=False),
     "line": lambda track: Folded(track, Line(), stagger=1),
     "lost": Resets,
-    "max": lambda track: Folded(track, Extreme(largest=True), stagger=3),
-    "min": lambda track: Folded(track, Extreme(largest=False), stagger=5),
-    "moments": lambda track: Folded(track, Moments(), stagger=7),
+    "max": lambda track: Folded(track, Extreme(largest=True), stagger=2),
+    "min": lambda track: Folded(track, Extreme(largest=False), stagger=7),
+    "moments": lambda track: Folded(track, Moments(), stagger=8),
     "resets": lambda track: Count(track, resets=True),
-    "total": lambda track: Folded(track, Total(), stagger=11),
+    "total": lambda track: Folded(track, Total(), stagger=13),
 }
 """Window state by kind; `ranks:φ` is made for its φ."""
 

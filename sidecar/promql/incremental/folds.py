@@ -35,6 +35,10 @@ class Total(Fold):
         sums, rest = exact.running((rows if valid is None else np.where(valid, rows, 0.0))[::-1])
         return sums[::-1], rest[::-1]
 
+    def whole(self, rows: F64, times: I64, valid: Bools | None) -> Partial:
+        sums, rest = exact.running(rows if valid is None else np.where(valid, rows, 0.0))
+        return sums[-1], rest[-1]
+
     def push(self, partial: Partial, row: F64, t_ms: int, valid: Bools | None) -> Partial:
         return self._added(partial, row if valid is None else np.where(valid, row, 0.0), 0.0)
 
@@ -66,6 +70,9 @@ class Extreme(Fold):
         rows = rows if valid is None else np.where(valid, rows, np.nan)
         return (self._better.accumulate(rows[::-1], axis=0)[::-1],)
 
+    def whole(self, rows: F64, times: I64, valid: Bools | None) -> Partial:
+        return (self._better.reduce(rows if valid is None else np.where(valid, rows, np.nan), axis=0),)
+
     def push(self, partial: Partial, row: F64, t_ms: int, valid: Bools | None) -> Partial:
         return (self._better(partial[0], row if valid is None else np.where(valid, row, np.nan)),)
 
@@ -95,6 +102,11 @@ def _counts(rows: F64, valid: Bools | None) -> Any:
     return np.add.accumulate(valid[::-1], axis=0, dtype=np.int64)[::-1]
 
 
+def _count(rows: F64, valid: Bools | None) -> Any:
+    """How many samples, a plain number where it is the same for all series."""
+    return len(rows) if valid is None else valid.sum(axis=0)
+
+
 def _column(counts: Any) -> Any:
     return np.array(counts)[:, None] if isinstance(counts, list) else np.maximum(counts, 1)
 
@@ -110,6 +122,15 @@ class Moments(Fold):
         mean = first / _column(counts)
         spread = np.maximum(_backwards(away * away) - first * mean, 0.0)
         return counts, np.broadcast_to(anchor, rows.shape), mean, spread
+
+    def whole(self, rows: F64, times: I64, valid: Bools | None) -> Partial:
+        anchor = _anchor(rows, valid)
+        away = rows - anchor if valid is None else np.where(valid, rows - anchor, 0.0)
+        count = _count(rows, valid)
+        first = away.sum(axis=0)
+        mean = first / np.maximum(count, 1)
+        spread = np.maximum(np.einsum("ij,ij->j", away, away) - first * mean, 0.0)
+        return count, anchor, mean, spread
 
     def push(self, partial: Partial, row: F64, t_ms: int, valid: Bools | None) -> Partial:
         n, anchor, mean, spread = partial
@@ -178,6 +199,25 @@ class Line(Fold):
             x, sxx = x[:, 0], sxx[:, 0]
         bases = [int(times[-1])] * len(rows)
         return counts, bases, x, sxx, np.broadcast_to(anchor, rows.shape), sy / size, sxy
+
+    def whole(self, rows: F64, times: I64, valid: Bools | None) -> Partial:
+        anchor = _anchor(rows, valid)
+        away = rows - anchor if valid is None else np.where(valid, rows - anchor, 0.0)
+        count = _count(rows, valid)
+        size = np.maximum(count, 1)
+        seconds = (times - times[-1]) / 1000
+        sy = away.sum(axis=0)
+        base = int(times[-1])
+        if valid is None:
+            sx = float(seconds.sum())
+            x = sx / len(rows)
+            sxx = float(seconds @ seconds) - sx * x
+            return count, base, x, sxx, anchor, sy / size, seconds @ away - sy * x
+        xs = np.where(valid, seconds[:, None], 0.0)
+        sx = xs.sum(axis=0)
+        x = sx / size
+        sxx, sxy = np.einsum("ij,ij->j", xs, xs) - sx * x, np.einsum("ij,ij->j", xs, away) - sy * x
+        return count, base, x, sxx, anchor, sy / size, sxy
 
     def push(self, partial: Partial, row: F64, t_ms: int, valid: Bools | None) -> Partial:
         n, base, x, sxx, anchor, mean, sxy = partial

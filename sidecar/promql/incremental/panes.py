@@ -5,7 +5,8 @@
     panes: the tail again, in pieces of about the square root of the window
 
 When the front is used up, the oldest pane becomes the new front and the remaining panes are merged into a new tail.
-That costs two square roots of the window, and no tick costs more.
+That costs two square roots of the window; the new front is worked out a few ticks before it is needed, so that no tick
+pays for both.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from sidecar.store.cells import F64, I64, Bools
 
 _SHORTEST = 32  # below this the number of calls, not of samples, is what costs
 
-_SOON = 4
+_SOON = 4  # so many slots before the front is used up, what is in no pane yet is made one
+_READY = 2  # so many before, the next front is worked out
 
 
 class Fold(ABC):
@@ -32,6 +34,10 @@ class Fold(ABC):
     @abstractmethod
     def suffixes(self, rows: F64, times: I64, valid: Bools | None) -> Partial:
         """Of each row and all after it, with a leading axis over rows."""
+
+    @abstractmethod
+    def whole(self, rows: F64, times: I64, valid: Bools | None) -> Partial:
+        """Of all rows together."""
 
     @abstractmethod
     def push(self, partial: Partial, row: F64, t_ms: int, valid: Bools | None) -> Partial:
@@ -63,6 +69,7 @@ class Folded(Accumulator):
         self._fold, self._stagger = fold, stagger
         self._front: Partial | None = None
         self._front_from = self._front_to = 0
+        self._next: tuple[tuple[int, int], Partial] | None = None  # the oldest pane as a front
         self._tail: Partial | None = None
         self._panes: deque[tuple[int, int]] = deque()  # (from, to), oldest first
         self._pile = Pile()  # what is in them
@@ -71,7 +78,7 @@ class Folded(Accumulator):
 
     def rebuild(self) -> None:
         track = self.track
-        self._front, self._tail = None, None
+        self._front, self._tail, self._next = None, None, None
         self._panes.clear()
         self._pile = Pile()
         self._front_from = self._front_to = self._open_from = track.lo
@@ -101,8 +108,7 @@ class Folded(Accumulator):
             self._tail = self._fold.push(self._tail, row, t_ms, valid)
 
     def _one(self, row: F64, t_ms: int, valid: Bools | None) -> Partial:
-        suffixes = self._fold.suffixes(row[None, :], np.array([t_ms]), None if valid is None else valid[None, :])
-        return self._fold.pick(suffixes, 0)
+        return self._fold.whole(row[None, :], np.array([t_ms]), None if valid is None else valid[None, :])
 
     def _patch(self, slot: int) -> None:
         """A sample was added late to a slot that is in the front or in a pane already."""
@@ -110,6 +116,7 @@ class Folded(Accumulator):
             self._front_from = self.track.lo
             self._front = self._suffixes(self._front_from, self._front_to)
             return
+        self._next = None
         start, to = self._panes.pop()
         self._pile.drop_youngest()
         self._add_pane(start, to)
@@ -117,7 +124,7 @@ class Folded(Accumulator):
 
     def _add_pane(self, start: int, to: int) -> None:
         self._panes.append((start, to))
-        self._pile.append(self._fold.pick(self._suffixes(start, to), 0))
+        self._pile.append(self._fold.whole(*self._samples(start, to)))
 
     def _close(self, to: int) -> None:
         """What is in no pane yet becomes one."""
@@ -135,12 +142,20 @@ class Folded(Accumulator):
         elif left == _SOON and 2 * (self.track.hi - self._open_from) >= self._length():
             # renewing the front is the costliest tick: what it would have to go through beside is closed before
             self._close(self.track.hi)
+        elif left == _READY and self._panes and self._panes[0][0] == self._front_to:
+            self._next = self._panes[0], self._suffixes(*self._panes[0])
 
     def _renew(self) -> None:
         """The next pane, or what is in none yet, becomes the front."""
         track = self.track
         while self._panes and self._panes[0][1] <= track.lo:
             self._drop_oldest()
+        ready, self._next = self._next, None
+        if self._panes and ready is not None and ready[0] == self._panes[0]:
+            self._front_from, self._front = ready[0][0], ready[1]
+            self._front_to = self._drop_oldest()
+            self._retail()
+            return
         if self._panes:
             self._front_to = self._drop_oldest()
         else:
@@ -161,18 +176,22 @@ class Folded(Accumulator):
         if self._panes:
             tail = self._pile.only() if len(self._panes) == 1 else self._fold.merge_all(self._pile)
         if self._open_from < hi:
-            rest = self._fold.pick(self._suffixes(self._open_from, hi), 0)
+            rest = self._fold.whole(*self._samples(self._open_from, hi))
             tail = rest if tail is None else self._fold.merge(tail, rest)
         self._tail = tail
 
     def _suffixes(self, low: int, high: int) -> Partial:
+        return self._fold.suffixes(*self._samples(low, high))
+
+    def _samples(self, low: int, high: int) -> tuple[F64, I64, Bools | None]:
         part = self.track.part
         rows = np.ascontiguousarray(part.rows(low, high))
         valid = ~cells.absent(rows)
-        return self._fold.suffixes(rows, part.block.times_of(low, high), None if valid.all() else valid)
+        return rows, part.block.times_of(low, high), None if valid.all() else valid
 
     def grow(self, extra: int) -> None:
         before = self.track.width - extra
+        self._next = None
         if self._front is not None:
             self._front = self._fold.grow(self._front, before, extra, True)
         if self._tail is not None:

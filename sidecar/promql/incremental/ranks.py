@@ -21,7 +21,7 @@ from sidecar.store import cells
 from sidecar.store.cells import F64, I64, Bools
 
 _MARGIN = 32  # ranks kept on either side of the wanted ones
-_RENEWED = 48  # one series in so many may be renewed before it must be
+_RENEWED = 64  # one series in so many may be renewed before it must be
 _CHECKED = 2  # at every second tick
 
 
