@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sidecar.model import Labels, MetricInfo, Sample
+from sidecar.outputs.pagetext import Family, PageText
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-    from prometheus_client.registry import Collector
 
 # Prometheus keeps ALERTS for its own rules: scraped under this name, ours would mix with those of the server.
 _ALERTS, ALERTS_AS = "ALERTS", "spikewatch_alerts"
@@ -60,17 +61,18 @@ class Exposition:
         self._sources = dict(sources or {})
         self._catalogue = _distinct((*METRICS, *catalogue))
         self._errors: dict[str, int] = {}
+        self._text = PageText()
 
     def page(self, accept: str = "") -> tuple[bytes, str]:
         """Content and content type, in the format that the Accept header of the request asks for."""
         from prometheus_client.exposition import choose_encoder, generate_latest
 
-        families = _Families([self._family(name, values) for name, values in sorted(self._by_metric().items())])
+        families = [self._family(name, values) for name, values in sorted(self._by_metric().items())]
         try:
             encoder, content_type = choose_encoder(accept)
         except (ValueError, TypeError):  # a version that is no number; everybody understands the oldest format
             encoder, content_type = generate_latest, "text/plain; version=0.0.4; charset=utf-8"
-        return encoder(cast("Collector", families)), content_type
+        return self._text.page(encoder, content_type, families), content_type
 
     def _by_metric(self) -> dict[str, dict[Labels, float]]:
         found: dict[str, dict[Labels, float]] = {}
@@ -82,7 +84,7 @@ class Exposition:
         for metric, labels, value in self._read("store", self._newest):
             name = ALERTS_AS if metric == _ALERTS else metric
             if ":" not in name and name != "ALERTS_FOR_STATE":
-                plain = tuple(pair for pair in labels if pair[0] != "__name__")
+                plain = labels[1:] if labels and labels[0][0] == "__name__" else _nameless(labels)
                 found.setdefault(name, {}).setdefault(plain, value)
         for part, count in self._errors.items():
             found.setdefault(_ERRORS, {})[("source", part),] = count
@@ -98,29 +100,21 @@ class Exposition:
             self._errors[part] = self._errors.get(part, 0) + 1
             return []
 
-    def _family(self, name: str, values: Mapping[Labels, float]) -> Metric:
+    def _family(self, name: str, values: dict[Labels, float]) -> Family:
+        return Family(name, partial(self._empty, name), values)
+
+    def _empty(self, name: str) -> Metric:
         from prometheus_client.metrics_core import Metric
 
         info = self._catalogue.get(name)
         if info is None:
-            family = Metric(name, _UNKNOWN_HELP, "unknown")
-        else:
-            base = name.removesuffix("_total") if info.kind == "counter" else name
-            unit = info.unit if info.unit and base.endswith("_" + info.unit) else ""
-            family = Metric(base, info.help, info.kind, unit)
-        for labels in sorted(values):
-            family.add_sample(name, dict(labels), values[labels])
-        return family
+            return Metric(name, _UNKNOWN_HELP, "unknown")
+        base = name.removesuffix("_total") if info.kind == "counter" else name
+        return Metric(base, info.help, info.kind, info.unit if info.unit and base.endswith("_" + info.unit) else "")
 
 
-class _Families:
-    """What prometheus_client calls a registry."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._found = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._found
+def _nameless(labels: Labels) -> Labels:
+    return tuple([pair for pair in labels if pair[0] != "__name__"])
 
 
 def _distinct(catalogue: Iterable[MetricInfo]) -> dict[str, MetricInfo]:
