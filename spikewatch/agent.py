@@ -21,6 +21,7 @@ from spikewatch.layout import FIELDS
 from spikewatch.meter import Meter
 from spikewatch.refusal import Refused
 from spikewatch.ring import RingWriter
+from spikewatch.telemetry import Telemetry
 
 log = logging.getLogger("spikewatch")
 
@@ -48,6 +49,7 @@ class Agent:
     ) -> None:
         self.path = path
         self.connected = False
+        self.telemetry = Telemetry(meter, ring)
         self._job = job
         self._run_id = run_id
         self._meter = meter
@@ -97,6 +99,7 @@ class Agent:
     def _turn(self) -> None:
         now = time.monotonic()
         self._publish()
+        self.telemetry.tick(now)
         self._ledger.expire()
         if self._socket is None:
             if now >= self._try_at:
@@ -161,13 +164,17 @@ class Agent:
         }
 
     def _state(self) -> dict[str, Any]:
-        self._said = (knobs, unavailable) = self._knobs.describe(), self._knobs.unavailable()
+        self._said = (knobs, unavailable, about) = self._now()
         return {
             "step": self._meter.steps,
             "knobs": knobs,
             "unavailable": unavailable,
             "changes": self._ledger.reports(),
+            "about": about,
         }
+
+    def _now(self) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, str]]:
+        return self._knobs.describe(), self._knobs.unavailable(), self.telemetry.about
 
     def _drop(self, reason: str) -> None:
         if self._socket is not None:
@@ -187,7 +194,7 @@ class Agent:
             self._publish()  # who hears of a change finds it in the ring, too
         while self._ledger.news:
             self._send_change(self._ledger.news.popleft(), answer=False)
-        if (self._knobs.describe(), self._knobs.unavailable()) != self._said:
+        if self._now() != self._said:
             self._send({"type": "state", **self._state()})
 
     def _send_change(self, change_id: str, answer: bool) -> None:

@@ -61,13 +61,13 @@ def attach(
         if len(os.fsencode(path)) > protocol.MAX_PATH:
             log.warning("spikewatch stays off: a socket's path holds %d bytes, %r is longer", protocol.MAX_PATH, path)
             return Run(loader)
-        return _attach(optimizer, loader, scaler, job, path, Limits(max_workers, max_prefetch))
+        return _attach(model, optimizer, loader, scaler, job, path, Limits(max_workers, max_prefetch))
     except Exception as error:  # noqa: BLE001  the trainer goes on exactly as without us
         log.warning("spikewatch stays off: %r", error)
         return Run(loader)
 
 
-def _attach(optimizer: Any, loader: Any, scaler: Any, job: str | None, path: str, limits: Limits) -> Run:
+def _attach(model: Any, optimizer: Any, loader: Any, scaler: Any, job: str | None, path: str, limits: Limits) -> Run:
     if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
         log.warning("spikewatch is attached twice in this process: the sidecar exports the newest run only")
     meter, ring = Meter(), RingWriter()
@@ -78,6 +78,7 @@ def _attach(optimizer: Any, loader: Any, scaler: Any, job: str | None, path: str
     overflow = OverflowWatch(scaler, optimizer) if scaler is not None and scaler.is_enabled() else None
     agent = Agent(path, job, secrets.token_hex(8), meter, ring, ledger, knobs)
     run = Run(seen, Parts(meter, ring, ledger, agent, knobs, tuner, overflow))
+    run.measure(model, scaler)
     agent.start()
     return run
 

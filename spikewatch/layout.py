@@ -1,7 +1,9 @@
-"""The telemetry ring's bytes: one header page, one live slot, 1024 record slots. Both ends read this file.
+"""The telemetry ring's bytes: one header page, one live slot, one slow slot, 1024 record slots. Both ends read this.
 
 Every number is little-endian. A record's payload is one float64 a field, in the order of the header's field table,
-so that a reader finds a field by its name and an older reader skips what it does not know.
+so that a reader finds a field by its name and an older reader skips what it does not know. What changes slowly or
+costs time to find out has a table and a slot of its own in the header page, where an older trainer leaves zeros and
+an older reader does not look.
 """
 
 from __future__ import annotations
@@ -20,12 +22,20 @@ HEAD_OFFSET = 64  # u64: number of the newest record, 0 before the first
 NAMES_OFFSET = 128  # the field table: names in ASCII, each ended by a zero byte
 LIVE_OFFSET = 2048  # the live slot, written by the client's thread while a step or a wait is in progress
 
+SLOW_OFFSET = 2304  # the slow fields' table: u32 how many, u32 crc32 of the names, then the names as above
+SLOW_NAMES_OFFSET = SLOW_OFFSET + 8
+SLOW_SLOT_OFFSET = 3584  # the slow slot, written by the client's thread about once a second
+SLOW_SLOT_SIZE = 512
+
 HEADER = struct.Struct("<8sIIIIII")  # magic, version, header size, slot size, slots, fields, crc32 of the field table
 SEQUENCE = struct.Struct("<Q")  # 2·k − 1 while record k is being written, 2·k when it is whole
 CHECKSUM = struct.Struct("<I")  # crc32 of the payload, begun with the record's number; last bytes of the slot
 PAYLOAD_OFFSET = SEQUENCE.size
 CHECKSUM_OFFSET = SLOT_SIZE - CHECKSUM.size
 MAX_FIELDS = (CHECKSUM_OFFSET - PAYLOAD_OFFSET) // 8
+SLOW_HEADER = struct.Struct("<II")
+SLOW_CHECKSUM_OFFSET = SLOW_SLOT_SIZE - CHECKSUM.size
+MAX_SLOW_FIELDS = (SLOW_CHECKSUM_OFFSET - PAYLOAD_OFFSET) // 8
 
 FIELDS: tuple[str, ...] = (
     "written_at",  # seconds of the trainer's monotonic clock
@@ -49,6 +59,28 @@ FIELDS: tuple[str, ...] = (
     "last_step_timestamp",  # seconds since 1970
     "errors_total",
     "epoch",
+)
+
+SLOW_FIELDS: tuple[str, ...] = (
+    "epoch_steps",
+    "epoch_overflows",
+    "loss_stddev",
+    "cold_start_seconds",
+    "memory_reserved_bytes",
+    "memory_allocated_bytes",
+    "memory_largest_free_bytes",
+    "memory_fragmentation_ratio",
+    "alloc_retries_total",
+    "ooms_total",
+    "sync_seconds_total",
+    "ddp_forward_seconds",
+    "ddp_backward_seconds",
+    "ddp_communication_seconds",
+    "ddp_overlap_ratio",
+    "buffers_aligned_total",
+    "buffers_misaligned_total",
+    "copy_compute_overlap_ratio",
+    "offload_bytes_total",
 )
 
 PHASES: tuple[str, ...] = ("startup", "compile", "train", "eval", "checkpoint")

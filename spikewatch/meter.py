@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from spikewatch import layout
 from spikewatch.layout import MISSING
+from spikewatch.procinfo import since_boot
 
 Clock = tuple[int, int]
 """(nanoseconds finished, start of what is in progress or 0)."""
@@ -36,8 +37,10 @@ class Meter:
         "bytes",
         "bytes_known",
         "consecutive_overflows",
+        "_epoch_began",
         "epoch",
         "errors",
+        "first_step_at",
         "grad_norm",
         "hits",
         "last_step_at",
@@ -46,6 +49,7 @@ class Meter:
         "nonfinite_losses",
         "now",
         "num_workers",
+        "offloaded",
         "overflows",
         "phase",
         "prefetch_factor",
@@ -66,6 +70,9 @@ class Meter:
         self.phase = layout.STARTUP
         self.errors = 0
         self.epoch = MISSING
+        self._epoch_began = (0, 0.0)  # steps and overflows up to then; one tuple, see above
+        self.first_step_at = 0.0  # seconds since boot; 0 before the end of the first step
+        self.offloaded = MISSING  # bytes
         self.requests = self.hits = MISSING  # no prefetching loader seen yet
         self.samples = self.bytes = 0.0
         self.samples_known: bool | None = None  # None: nothing counted yet; False: something could not be counted
@@ -89,6 +96,21 @@ class Meter:
             total += now - started
         self.phase = phase
         self.step_clock = (total, now if phase == layout.TRAIN else 0)
+
+    def pass_begins(self) -> None:
+        """The loader is gone through once more: a new epoch."""
+        self.epoch = 0.0 if self.epoch != self.epoch else self.epoch + 1
+        self._epoch_began = (self.steps, 0.0 if self.overflows != self.overflows else self.overflows)
+
+    def epoch_steps(self) -> float:
+        """Steps finished in this epoch; missing before the first."""
+        return MISSING if self.epoch != self.epoch else self.steps - self._epoch_began[0]
+
+    def epoch_overflows(self) -> float:
+        """Gradient overflows in this epoch; missing where none are counted."""
+        if self.epoch != self.epoch or self.overflows != self.overflows:
+            return MISSING
+        return self.overflows - self._epoch_began[1]
 
     def wait_begins(self) -> int:
         """The loop asked for data. Returns when, 0 if the wait is not to be counted (phase eval and so on)."""
@@ -137,6 +159,8 @@ class Meter:
             now = self.now()  # not stopped first as elsewhere: the next step begins where this one ends
             self.step_clock = (total + now - started if started else total, now)
         self.steps += 1
+        if self.steps == 1:
+            self.first_step_at = since_boot()
         self.last_step_at = wall
         if samples is not None:
             self.samples += samples

@@ -6,7 +6,8 @@ Then the sidecar sends `set`, `renew`, `keep`, `revert`, `get`; the trainer answ
 that is known of it, so a lost or repeated packet does no harm.
 
     hello    protocol, protocol_min, job, run_id, rank, local_rank, world, epoch, framework, backend, step,
-             knobs: [{name, type, unit, minimum, maximum, scope, value}], unavailable: {knob: reason}, changes: […]
+             knobs: [{name, type, unit, minimum, maximum, scope, value}], unavailable: {knob: reason}, changes: […],
+             about: {name: text}, optional, also in `state`: what is known of the run in words
     welcome  protocol
     set      change_id, values: {knob: value}, expect: {knob: value}, lease_ms
     renew    change_id, lease_ms
@@ -160,6 +161,13 @@ MESSAGES: Mapping[str, Mapping[str, Check]] = {
 }
 
 
+OPTIONAL: Mapping[str, Mapping[str, Check]] = {
+    "hello": {"about": _mapping(_text)},
+    "state": {"about": _mapping(_text)},
+}
+"""Fields that a peer may leave out; when they come they are checked."""
+
+
 def encode(message: Mapping[str, Any]) -> bytes:
     """One packet. Raises Malformed when it would not fit."""
     data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
@@ -189,6 +197,9 @@ def decode(data: bytes) -> dict[str, Any]:
         if name not in message:
             raise Malformed(f"{kind}: {name} is missing")
         if not check(message[name]):
+            raise Malformed(f"{kind}: {name} is not acceptable")
+    for name, check in OPTIONAL.get(message["type"], {}).items():
+        if name in message and not check(message[name]):
             raise Malformed(f"{kind}: {name} is not acceptable")
     return message
 

@@ -21,20 +21,23 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE
 
 
 class RingWriter:
-    """Two writers, one each: the training thread calls `write`, the client's thread calls `write_live`."""
+    """Two writers: the training thread calls `write`, the client's thread `write_live` and `write_slow`."""
 
-    __slots__ = ("_halves", "_live", "_map", "_pack", "_words", "fd")
+    __slots__ = ("_halves", "_live", "_map", "_pack", "_pack_slow", "_slow", "_words", "fd")
 
-    def __init__(self, fields: tuple[str, ...] = layout.FIELDS) -> None:
+    def __init__(self, fields: tuple[str, ...] = layout.FIELDS, slow: tuple[str, ...] = layout.SLOW_FIELDS) -> None:
         """Raises OSError where the kernel has no memfd or no room (264 KiB, charged to the trainer's cgroup)."""
         if len(fields) > layout.MAX_FIELDS:
             raise ValueError(f"{len(fields)} fields do not fit a slot, {layout.MAX_FIELDS} do")
+        if len(slow) > layout.MAX_SLOW_FIELDS:
+            raise ValueError(f"{len(slow)} slow fields do not fit a slot, {layout.MAX_SLOW_FIELDS} do")
         self.fd = os.memfd_create("spikewatch-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             # Allocated now: a tmpfs that is full later must not kill a training step.
             os.posix_fallocate(self.fd, 0, layout.SIZE)
             self._map = mmap.mmap(self.fd, layout.SIZE)
             self._head(fields)
+            self._slow_head(slow)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
         except BaseException:
             os.close(self.fd)
@@ -42,7 +45,8 @@ class RingWriter:
         self._words = memoryview(self._map).cast("Q")
         self._halves = memoryview(self._map).cast("I")
         self._pack = Struct(f"<{len(fields)}d").pack
-        self._live = 0
+        self._pack_slow = Struct(f"<{len(slow)}d").pack
+        self._live = self._slow = 0
 
     def _head(self, fields: tuple[str, ...]) -> None:
         table = layout.field_table(fields)
@@ -61,24 +65,35 @@ class RingWriter:
             crc32(table),
         )
 
+    def _slow_head(self, fields: tuple[str, ...]) -> None:
+        table = layout.field_table(fields)
+        if layout.SLOW_NAMES_OFFSET + len(table) > layout.SLOW_SLOT_OFFSET:
+            raise ValueError("the slow fields' names do not fit the header")
+        self._map[layout.SLOW_NAMES_OFFSET : layout.SLOW_NAMES_OFFSET + len(table)] = table
+        layout.SLOW_HEADER.pack_into(self._map, layout.SLOW_OFFSET, len(fields), crc32(table))
+
     def write(self, number: int, values: Sequence[float]) -> None:
         """Publishes record `number` (1, 2, 3 …), overwriting the one 1024 before it."""
-        self._put(layout.slot_offset(number), number, values)
+        self._put(layout.slot_offset(number), number, self._pack(*values), layout.CHECKSUM_OFFSET)
         self._words[_HEAD_WORD] = number
 
     def write_live(self, values: Sequence[float]) -> None:
         """Replaces the live slot."""
         self._live += 1
-        self._put(layout.LIVE_OFFSET, self._live, values)
+        self._put(layout.LIVE_OFFSET, self._live, self._pack(*values), layout.CHECKSUM_OFFSET)
 
-    def _put(self, offset: int, number: int, values: Sequence[float]) -> None:
-        payload = self._pack(*values)
+    def write_slow(self, values: Sequence[float]) -> None:
+        """Replaces the slow slot."""
+        self._slow += 1
+        self._put(layout.SLOW_SLOT_OFFSET, self._slow, self._pack_slow(*values), layout.SLOW_CHECKSUM_OFFSET)
+
+    def _put(self, offset: int, number: int, payload: bytes, checksum: int) -> None:
         words, start = self._words, offset + layout.PAYLOAD_OFFSET
         # Odd while writing, even when whole. Python has no memory fences and ARM reorders stores, so the checksum
         # is what a reader trusts; the sequence only saves it most of the retries.
         words[offset >> 3] = 2 * number - 1
         self._map[start : start + len(payload)] = payload
-        self._halves[(offset + layout.CHECKSUM_OFFSET) >> 2] = crc32(payload, number & 0xFFFF_FFFF)
+        self._halves[(offset + checksum) >> 2] = crc32(payload, number & 0xFFFF_FFFF)
         words[offset >> 3] = 2 * number
 
     def close(self) -> None:

@@ -16,10 +16,15 @@ from spikewatch.agent import Agent
 from spikewatch.changes import Ledger
 from spikewatch.knob import Source
 from spikewatch.knobs import KnobSet
+from spikewatch.measuring import Measuring
 from spikewatch.meter import Meter
+from spikewatch.notes import Notes
 from spikewatch.overflow import OverflowWatch
+from spikewatch.overlap import of_profile
 from spikewatch.ring import RingWriter
 from spikewatch.scalars import Scalar
+from spikewatch.search import STORM
+from spikewatch.trackers import Trackers
 from spikewatch.tuner import Tuner
 
 log = logging.getLogger("spikewatch")
@@ -55,7 +60,9 @@ class Run:
         self._loss, self._norm = Scalar(), Scalar()
         self._failures = 0
         self._records, self._publish_from = 0, 0
+        self._notes, self._trackers = Notes(), Trackers()
         if parts is not None:
+            self._measuring = Measuring(parts.meter, parts.agent.telemetry)
             _disable_in_forks(self)
             atexit.register(_say_goodbye, weakref.ref(self))
 
@@ -82,29 +89,84 @@ class Run:
         try:
             meter = parts.meter
             if loss is not None:
-                if self._loss.offer(loss):
+                arrived = self._loss.offer(loss)
+                if arrived:
                     meter.loss, meter.nonfinite_losses = self._loss.value, self._loss.nonfinite
+                    self._measuring.losses.extend(arrived)
             if grad_norm is not None:
                 self._norm.offer(grad_norm)
                 meter.grad_norm = self._norm.value
             if parts.overflow is not None:
                 meter.loss_scale = parts.overflow.stepped()
                 meter.overflows, meter.consecutive_overflows = parts.overflow.total, parts.overflow.consecutive
+                search = self._measuring.search
+                if search is not None and (parts.overflow.consecutive >= STORM or search.busy):
+                    search.stepped(meter.steps, parts.overflow.consecutive)
             number = meter.stepped(samples, time.time())
             now = meter.step_clock[1] or meter.now()
             if now >= self._publish_from:
                 self._publish_from = max(self._publish_from, now - PUBLISH_BURST) + PUBLISH_EVERY
                 self._records += 1
                 parts.ring.write(self._records, meter.record(now))
+                if self._measuring.chores:
+                    self._measuring.look(now)
             if number >= parts.ledger.boundary:
                 parts.ledger.at_boundary(number)
+                self._note(parts, number)
         except Exception as error:  # noqa: BLE001  the trainer goes on exactly as without us
             self._failed(error)
 
     def offer(self, source: Source) -> None:
-        """Lets what `source` has be changed, too, for framework adapters. Raises ValueError for a name that is taken."""
+        """Lets what `source` has be changed, too, for adapters. Raises ValueError for a name that is taken."""
         if self._parts is not None:
             self._parts.knobs.add(source)
+
+    def measure(self, model: Any = None, scaler: Any = None) -> None:
+        """Also measures what `model` and `scaler` tell; `attach` calls it. Never raises."""
+        if self._parts is None:
+            return
+        try:
+            self._measuring.begin(model, scaler)
+        except Exception as error:  # noqa: BLE001  as in step
+            self._failed(error)
+
+    def describe(self, parallelism: str = "", precision: str = "", offload: str = "", framework: str = "") -> None:
+        """Says how this run trains, where `attach` could not tell: for `spikewatch_trainer_run_info`."""
+        if self._parts is not None:
+            words = {"parallelism": parallelism, "precision": precision, "offload": offload, "framework": framework}
+            self._measuring.telemetry.describe(**words)
+
+    def offloaded(self, size: float) -> None:
+        """The engine moved `size` more bytes to or from its offload storage."""
+        if self._parts is not None:
+            meter = self._parts.meter
+            meter.offloaded = size if meter.offloaded != meter.offloaded else meter.offloaded + size
+
+    def on_trace(self, profile: Any) -> None:
+        """Takes the overlap of copies and kernels from a profile: `profile(on_trace_ready=run.on_trace)`."""
+        if self._parts is None:
+            return
+        try:
+            self._measuring.copy_overlap = of_profile(profile.events())
+        except Exception as error:  # noqa: BLE001  as in step
+            self._failed(error)
+
+    def annotate(self, writer: Any) -> None:
+        """Also writes every change into `writer`, a TensorBoard `SummaryWriter` or what has its methods."""
+        if self._parts is not None:
+            self._trackers.add(writer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The changes made to this run, for a checkpoint: `{"version": 1, "changes": [...]}`."""
+        return self._notes.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Takes over the changes noted before a restart. What cannot be read is left out. Never raises."""
+        self._notes.load_state_dict(state)
+
+    def _note(self, parts: Parts, step: int) -> None:
+        for note in self._notes.look(parts.ledger.reports(), step, time.time()):
+            self._trackers.tell(note)
 
     def phase(self, name: str) -> Phase:
         """Enters a phase: startup, compile, train, eval or checkpoint. As a context manager it returns to the one
@@ -133,10 +195,13 @@ class Run:
             return
         try:
             parts.ledger.give_up(parts.meter.steps)
+            self._note(parts, parts.meter.steps)
+            self._measuring.close()
             if parts.tuner is not None:
                 parts.tuner.taken = False
             if parts.agent.stop():
                 parts.ring.close()
+            self._trackers.finish()
         except Exception:  # noqa: BLE001  as in step
             parts.meter.errors += 1
 
@@ -149,12 +214,15 @@ class Run:
         log.debug("internal error", exc_info=error)
         if self._failures >= MAX_ERRORS:
             log.warning("spikewatch turns itself off after %d internal errors, the last: %r", self._failures, error)
+            self._measuring.telemetry.describe(off=type(error).__name__)
             self.close()
 
     def _forked(self) -> None:
         # The child of a fork shares the ring's pages: it must never write there, and has no client thread.
         parts, self._parts = self._parts, None
         if parts is not None:
+            if self._measuring.search is not None:
+                self._measuring.search.abandon()
             parts.agent.forked()
             with contextlib.suppress(OSError, BufferError):
                 parts.ring.close()

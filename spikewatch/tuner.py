@@ -230,8 +230,7 @@ class Tuner:
         return BatchLengths(loader)
 
     def _count_pass(self) -> None:
-        epoch = self.meter.epoch
-        self.meter.epoch = 0.0 if epoch != epoch else epoch + 1
+        self.meter.pass_begins()
 
 
 class Opener:

@@ -25,7 +25,7 @@ class WatchedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         meter = self._meter
-        meter.epoch = 0.0 if meter.epoch != meter.epoch else meter.epoch + 1
+        meter.pass_begins()
         began = meter.wait_begins()
         try:
             source = iter(self._loader)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from sidecar.model import MetricInfo
+from sidecar.model import Evidence, MetricInfo
 
 _Kind = Literal["counter", "gauge"]
 _PREFIX = "spikewatch_trainer_"
@@ -16,8 +17,17 @@ def _metric(
     return MetricInfo(_PREFIX + name, kind, unit, text, ("rank", *labels), source)
 
 
-def _field(field: str, name: str, kind: _Kind, unit: str, text: str) -> tuple[str, MetricInfo]:
-    return field, _metric(name, kind, unit, text, f"spikewatch client, ring field {field}")
+def _field(
+    field: str, name: str, kind: _Kind, unit: str, text: str, quality: Literal["exact", "estimated"] = "exact"
+) -> tuple[str, MetricInfo]:
+    info = _metric(name, kind, unit, text, f"spikewatch client, ring field {field}")
+    return field, replace(info, quality=quality)
+
+
+def _memory(name: str, unit: str, text: str) -> tuple[str, MetricInfo]:
+    """Of the CUDA caching allocator, which no device has been asked about yet."""
+    field, info = _field(f"memory_{name}", f"memory_{name}", "gauge", unit, text)
+    return field, replace(info, source="CUDA caching allocator", verified=Evidence("fake", "2026-11-29", "snapshots"))
 
 
 FIELDS: tuple[tuple[str, MetricInfo], ...] = (
@@ -96,8 +106,103 @@ FIELDS: tuple[tuple[str, MetricInfo], ...] = (
         "",
         "Errors of the spikewatch client inside the trainer, all without effect on it.",
     ),
+    _field("epoch_steps", "epoch_steps", "gauge", "", "Steps finished in the present pass over the loader."),
+    _field(
+        "epoch_overflows",
+        "epoch_gradient_overflows",
+        "gauge",
+        "",
+        "Of them those the gradient scaler skipped because a gradient was not finite.",
+    ),
+    _field(
+        "loss_stddev", "loss_stddev", "gauge", "", "Standard deviation of the last 100 finite losses; absent before."
+    ),
+    _field(
+        "cold_start_seconds",
+        "cold_start_seconds",
+        "gauge",
+        "seconds",
+        "From the start of the trainer process to the end of its first step.",
+    ),
+    _memory("reserved_bytes", "bytes", "Device memory the caching allocator holds, used and unused."),
+    _memory("allocated_bytes", "bytes", "Device memory the caching allocator has handed to tensors."),
+    _memory(
+        "largest_free_bytes",
+        "bytes",
+        "Largest block that could be had now: a free block of the cache, or all that the driver has free with the "
+        "segments the cache could give back; at most every 10 s.",
+    ),
+    _memory(
+        "fragmentation_ratio",
+        "ratio",
+        "1 less the largest free block over all free memory; wholly free segments count as one with what the driver "
+        "has free; at most every 10 s.",
+    ),
+    _field(
+        "alloc_retries_total",
+        "alloc_retries_total",
+        "counter",
+        "",
+        "Allocations that only succeeded after the allocator's cache was emptied.",
+    ),
+    _field("ooms_total", "out_of_memory_total", "counter", "", "Allocations that failed for lack of device memory."),
+    _field(
+        "sync_seconds_total",
+        "sync_seconds_total",
+        "counter",
+        "seconds",
+        "Time of gradient communication, overlapped by the backward pass or not; DDP measures one step in 20, that "
+        "one stands for the others.",
+        quality="estimated",
+    ),
+    _field("ddp_forward_seconds", "ddp_forward_seconds", "gauge", "seconds", "Forward pass of the step DDP measured."),
+    _field(
+        "ddp_backward_seconds", "ddp_backward_seconds", "gauge", "seconds", "Backward pass of the step DDP measured."
+    ),
+    _field(
+        "ddp_communication_seconds",
+        "ddp_communication_seconds",
+        "gauge",
+        "seconds",
+        "Gradient communication of the step DDP measured, from its first bucket to its last.",
+    ),
+    _field(
+        "ddp_overlap_ratio",
+        "ddp_overlap_ratio",
+        "gauge",
+        "ratio",
+        "Time that communication and backward pass share, over the longer of the two.",
+    ),
+    _field(
+        "copy_compute_overlap_ratio",
+        "copy_compute_overlap_ratio",
+        "gauge",
+        "ratio",
+        "Time that device copies and kernels share, over the longer of the two, in the newest profile of the run.",
+    ),
+    (
+        "offload_bytes_total",
+        MetricInfo(
+            "spikewatch_offload_bytes_total",
+            "counter",
+            "bytes",
+            "Bytes the training engine moved to and from its offload storage.",
+            ("rank",),
+            "spikewatch client, run.offloaded()",
+        ),
+    ),
 )
 """(ring field, metric), each with one label `rank`."""
+
+BUFFERS = MetricInfo(
+    "spikewatch_nccl_buffers_total",
+    "counter",
+    "",
+    "Gradient buckets handed to collectives, by whether their address is a multiple of 512.",
+    ("rank", "aligned"),
+    "addresses of DDP's buckets, with gradient_as_bucket_view=True",
+)
+BUFFER_FIELDS = (("buffers_aligned_total", "true"), ("buffers_misaligned_total", "false"))
 
 PHASE = _metric(
     "phase", "gauge", "", "1 for the phase the rank is in, 0 for the others.", "spikewatch client, run.phase()", "phase"
@@ -109,17 +214,52 @@ RECORDS_LOST = _metric(
     "Step records overwritten or damaged before they were read; the totals above lose nothing by it.",
     "telemetry ring",
 )
+ENGINE = ("parallelism", "precision", "offload")
 RUN_INFO = _metric(
     "run_info",
     "gauge",
     "",
-    "Always 1. Which process a rank is: random run id, framework and torch.distributed backend.",
+    "Always 1. Which process a rank is: random run id, framework, torch.distributed backend, and how it trains.",
     "HELLO",
     "run_id",
     "framework",
     "backend",
+    *ENGINE,
+)
+DEVICE_INFO = _metric(
+    "device_info", "gauge", "", "Always 1. Which GPU a rank trains on, by UUID.", "the model's device", "gpu"
+)
+ORIGIN_PARTS = ("module", "operation", "direction")
+ORIGIN = _metric(
+    "nonfinite_origin_info",
+    "gauge",
+    "",
+    "Always 1. Where the first value that is not finite came from, in the step that was searched after gradient "
+    "overflows in a row.",
+    "one searched step",
+    *ORIGIN_PARTS,
+)
+CLIENT_OFF = _metric(
+    "client_off_info",
+    "gauge",
+    "",
+    "Always 1. The client of this rank has turned itself off after internal errors, the last of this kind; until the "
+    "rank attaches anew.",
+    "the client's last words",
+    "reason",
 )
 
-METRICS: tuple[MetricInfo, ...] = (*(info for _, info in FIELDS), PHASE, RECORDS_LOST, RUN_INFO)
+METRICS: tuple[MetricInfo, ...] = (
+    *(info for _, info in FIELDS),
+    BUFFERS,
+    PHASE,
+    RECORDS_LOST,
+    RUN_INFO,
+    DEVICE_INFO,
+    ORIGIN,
+    CLIENT_OFF,
+)
 
-COUNTER_FIELDS = frozenset(field for field, info in FIELDS if info.kind == "counter")
+COUNTER_FIELDS = frozenset(
+    {field for field, info in FIELDS if info.kind == "counter"} | {field for field, _ in BUFFER_FIELDS}
+)

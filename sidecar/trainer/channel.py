@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from sidecar.clock import Clock
 from sidecar.errors import ChannelError
 from sidecar.hooks import Sink
-from sidecar.model import Availability, Knob, MetricInfo, Order, Outcome, Sample, Status, TrainerIdentity
+from sidecar.model import Availability, Knob, MetricInfo, Order, Outcome, Sample, Status, TrainerIdentity, labels_of
 from sidecar.recording import Recorder
 from sidecar.trainer import catalogue
 from sidecar.trainer.listener import Listener
@@ -61,6 +61,7 @@ class TrainerChannel:
         self._peers: dict[Peer, Rank | None] = {}
         self._left: dict[str, Rank] = {}  # by run_id: whose connection broke and who may come back
         self._attached = 0
+        self._off: dict[int, str] = {}  # by rank: why its client turned itself off
         self.refused: Counter[str] = Counter()  # connections ended by us, by reason
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -138,6 +139,7 @@ class TrainerChannel:
             peer.refuse("bad_message", str(error))
             return
         self._attached += 1
+        self._off.pop(hello["rank"], None)
         rank = Rank.from_hello(hello, peer, ring, self._attached)
         self._succeed(rank)
         self._peers[peer] = rank
@@ -167,6 +169,8 @@ class TrainerChannel:
             return
         log.info("rank %d of job %s left: %s", rank.rank, rank.job, reason)
         rank.ring.close()
+        if rank.about.get("off"):
+            self._off[rank.rank] = rank.about["off"]
         self._orders.left(rank)
         self._left[rank.run_id] = rank
         while len(self._left) > MAX_PEERS:
@@ -188,6 +192,8 @@ class TrainerChannel:
     def _samples(self) -> Iterable[Sample]:
         for rank in self._current():
             yield from rank.samples()
+        for number, reason in self._off.items():
+            yield Sample(catalogue.CLIENT_OFF.name, labels_of({"rank": str(number), "reason": reason}), 1.0)
 
     def _check_listener(self, now: int) -> None:
         if now - self._checked_ms < CHECK_LISTENER_MS or (self._listener is None and not self._checked_ms):

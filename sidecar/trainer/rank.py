@@ -31,6 +31,7 @@ class Rank:
     backend: str
     knobs: dict[str, Knob] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
+    about: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, Any], peer: Peer, ring: RingReader, attached: int) -> Rank:
@@ -48,12 +49,13 @@ class Rank:
         return rank
 
     def learn(self, state: Mapping[str, Any]) -> None:
-        """Takes over the knobs of a hello or state message."""
+        """Takes over the knobs of a hello or state message, and what it says of the run."""
         self.knobs = {
             k["name"]: Knob(k["name"], k["value"], k["minimum"], k["maximum"], k["unit"], Scope(k["scope"]))
             for k in state["knobs"]
         }
         self.unavailable = dict(state["unavailable"])
+        self.about = dict(state.get("about", {}))
 
     def set_values(self, values: Mapping[str, KnobValue]) -> None:
         """Takes over the values a change message carries."""
@@ -76,9 +78,25 @@ class Rank:
                 yield Sample(
                     catalogue.PHASE.name, labels_of({"rank": number, "phase": text}), 1.0 if code == phase else 0.0
                 )
+        for field_name, aligned in catalogue.BUFFER_FIELDS:
+            if field_name in values:
+                yield Sample(
+                    catalogue.BUFFERS.name, labels_of({"rank": number, "aligned": aligned}), values[field_name]
+                )
         yield Sample(catalogue.RECORDS_LOST.name, labels, float(self.ring.lost))
-        who = {"rank": number, "run_id": self.run_id, "framework": self.framework, "backend": self.backend}
+        yield from self._in_words(number)
+
+    def _in_words(self, number: str) -> Iterator[Sample]:
+        about = self.about
+        framework = about.get("framework") or self.framework  # an adapter knows it after the hello
+        who = {"rank": number, "run_id": self.run_id, "framework": framework, "backend": self.backend}
+        who |= {name: about.get(name) or "unknown" for name in catalogue.ENGINE}
         yield Sample(catalogue.RUN_INFO.name, labels_of(who), 1.0)
+        if about.get("gpu"):
+            yield Sample(catalogue.DEVICE_INFO.name, labels_of({"rank": number, "gpu": about["gpu"]}), 1.0)
+        if about.get("origin_operation"):
+            origin = {name: about.get(f"origin_{name}", "") or "unknown" for name in catalogue.ORIGIN_PARTS}
+            yield Sample(catalogue.ORIGIN.name, labels_of({"rank": number, **origin}), 1.0)
 
 
 def merge_knobs(ranks: Sequence[Rank]) -> tuple[dict[str, Knob], dict[str, str]]:

@@ -36,14 +36,17 @@ class RingReader:
             os.close(fd)
         try:
             self._fields = self._header()
+            self._slow_fields = self._slow_header()
         except ChannelError:
             self._map.close()
             raise
         self._payload = struct.Struct(f"<{len(self._fields)}d")
+        self._slow_payload = struct.Struct(f"<{len(self._slow_fields)}d")
         self._seen = 0
         self.lost = 0
         self._record: dict[str, float] = {}
         self._live: dict[str, float] = {}
+        self._slow: dict[str, float] = {}
 
     @staticmethod
     def _open(fd: int) -> mmap.mmap:
@@ -72,7 +75,19 @@ class RingReader:
             raise ChannelError(f"a ring of version {version}, this sidecar reads {layout.VERSION}")
         if not 0 < count <= layout.MAX_FIELDS:
             raise ChannelError(f"a ring with {count} fields")
-        names = page[layout.NAMES_OFFSET : layout.LIVE_OFFSET].split(b"\0")[:count]
+        return self._names(page[layout.NAMES_OFFSET : layout.LIVE_OFFSET], count, checksum)
+
+    def _slow_header(self) -> tuple[str, ...]:
+        """The slow fields; none of a trainer that is older than they are."""
+        page = bytes(self._map[: layout.HEADER_SIZE])
+        count, checksum = layout.SLOW_HEADER.unpack_from(page, layout.SLOW_OFFSET)
+        if count > layout.MAX_SLOW_FIELDS:
+            raise ChannelError(f"a ring with {count} slow fields")
+        return self._names(page[layout.SLOW_NAMES_OFFSET : layout.SLOW_SLOT_OFFSET], count, checksum) if count else ()
+
+    @staticmethod
+    def _names(table: bytes, count: int, checksum: int) -> tuple[str, ...]:
+        names = table.split(b"\0")[:count]
         fields = tuple(name.decode("ascii", "replace") for name in names)
         if zlib.crc32(b"".join(name + b"\0" for name in names)) != checksum or len(set(fields)) != count:
             raise ChannelError("the ring's field table is damaged")
@@ -88,9 +103,11 @@ class RingReader:
         """
         self._record = self._newest() or self._record
         self._live = self._slot(layout.LIVE_OFFSET, None) or self._live
+        slow = self._slow_slot()
+        self._slow = self._slow if slow is None else slow
         record, live = self._record, self._live
         old, new = (record, live) if live.get("written_at", 0.0) >= record.get("written_at", 0.0) else (live, record)
-        values = {**old, **new}
+        values = {**self._slow, **old, **new}
         for field in COUNTER_FIELDS:
             if field in old and field in new:
                 values[field] = max(old[field], new[field])
@@ -113,22 +130,33 @@ class RingReader:
 
     def _slot(self, offset: int, number: int | None) -> dict[str, float] | None:
         """The values of a whole slot; `number` None takes the one it says it has."""
+        numbers = self._whole(offset, layout.SLOT_SIZE, self._payload, number)
+        return None if numbers is None else self._believable(self._fields, numbers)
+
+    def _slow_slot(self) -> dict[str, float] | None:
+        if not self._slow_fields:
+            return None
+        numbers = self._whole(layout.SLOW_SLOT_OFFSET, layout.SLOW_SLOT_SIZE, self._slow_payload, None)
+        return None if numbers is None else self._believable(self._slow_fields, numbers)
+
+    def _whole(self, offset: int, size: int, payload: struct.Struct, number: int | None) -> tuple[float, ...] | None:
         for _ in range(_TRIES):
-            slot = bytes(self._map[offset : offset + layout.SLOT_SIZE])
+            slot = bytes(self._map[offset : offset + size])
             (sequence,) = layout.SEQUENCE.unpack_from(slot)
             if sequence & 1 or not sequence:
                 continue
             if number is not None and sequence != 2 * number:
                 return None
-            payload = slot[layout.PAYLOAD_OFFSET : layout.PAYLOAD_OFFSET + self._payload.size]
-            (checksum,) = layout.CHECKSUM.unpack_from(slot, layout.CHECKSUM_OFFSET)
-            if zlib.crc32(payload, (sequence >> 1) & 0xFFFF_FFFF) == checksum:
-                return self._believable(self._payload.unpack(payload))
+            content = slot[layout.PAYLOAD_OFFSET : layout.PAYLOAD_OFFSET + payload.size]
+            (checksum,) = layout.CHECKSUM.unpack_from(slot, size - layout.CHECKSUM.size)
+            if zlib.crc32(content, (sequence >> 1) & 0xFFFF_FFFF) == checksum:
+                return payload.unpack(content)
         return None
 
-    def _believable(self, numbers: tuple[float, ...]) -> dict[str, float]:
+    @staticmethod
+    def _believable(fields: tuple[str, ...], numbers: tuple[float, ...]) -> dict[str, float]:
         values = {}
-        for field, value in zip(self._fields, numbers, strict=True):
+        for field, value in zip(fields, numbers, strict=True):
             if layout.is_missing(value):
                 continue
             if field in COUNTER_FIELDS and not (math.isfinite(value) and value >= 0):

@@ -15,7 +15,7 @@ from sidecar.hooks import Handle
 from sidecar.model import STALE
 from sidecar.trainer.channel import TrainerChannel
 from spikewatch import protocol
-from spikewatch.layout import FIELDS, MISSING
+from spikewatch.layout import FIELDS, MISSING, SLOW_FIELDS
 from spikewatch.ring import RingWriter
 
 PATIENCE = 25.0  # seconds; only a hang takes that long
@@ -141,6 +141,9 @@ class HandMade:
     def step(self, **fields):
         self.number += 1
         self.ring.write(self.number, [{"written_at": self.number, **fields}.get(n, MISSING) for n in FIELDS])
+
+    def slow(self, **fields):
+        self.ring.write_slow([fields.get(n, MISSING) for n in SLOW_FIELDS])
 
     async def hear(self, kind=None):
         """The next message (of a kind)."""

@@ -8,6 +8,8 @@ from sidecar.model import Availability
 from sidecar.trainer import catalogue
 from spikewatch import layout
 
+UNSAID = dict.fromkeys(("parallelism", "precision", "offload"), "unknown")
+
 
 def test_every_rank_gives_its_newest_numbers_under_its_rank(channel, trainers, sink):
     async def story():
@@ -68,7 +70,7 @@ def test_a_trainer_that_restarts_gives_its_counters_anew_and_another_run_info(ch
             first = await trainers(run_id="first")
             first.step(steps_total=500)
             sidecar.tick(1_000)
-            who = {"rank": "0", "framework": "pytorch", "backend": "gloo"}
+            who = {"rank": "0", "framework": "pytorch", "backend": "gloo", **UNSAID}
             assert sink.value("run_info", run_id="first", **who) == 1
             first.close()
             second = await trainers(run_id="second")
@@ -110,11 +112,16 @@ def test_its_status_says_whether_a_trainer_can_be_seen(channel, trainers):
     asyncio.run(story())
 
 
-def test_every_metric_given_is_in_the_catalogue_and_the_other_way_round(channel, trainers, sink):
+def test_every_metric_given_is_in_the_catalogue_and_the_other_way_round(channel, trainers, sink, soon):
     async def story():
         async with channel() as sidecar:
-            trainer = await trainers()
+            broken = await trainers(rank=1, about={"off": "TypeError"})
+            broken.close()
+            await soon(lambda: sidecar.identity() is None)
+            origin = {"origin_module": "head", "origin_operation": "exp", "origin_direction": "forward"}
+            trainer = await trainers(about={"gpu": "GPU-1", **origin})
             trainer.step(**{name: 1.0 for name in layout.FIELDS})
+            trainer.slow(**{name: 1.0 for name in layout.SLOW_FIELDS})
             sidecar.tick(1_000)
             given = {name: {label for label, _ in labels} for name, labels in sink.now}
             assert given == {info.name: set(info.labels) for info in catalogue.METRICS}
@@ -124,7 +131,8 @@ def test_every_metric_given_is_in_the_catalogue_and_the_other_way_round(channel,
 
 @pytest.mark.parametrize("info", catalogue.METRICS, ids=lambda info: info.name)
 def test_a_catalogue_entry_keeps_the_naming_rules(info):
-    assert info.name.startswith("spikewatch_trainer_")
+    shared = ("spikewatch_offload_bytes_total", "spikewatch_nccl_buffers_total")  # other sources have them, too
+    assert info.name.startswith("spikewatch_trainer_") or info.name in shared
     assert info.name.endswith("_total") == (info.kind == "counter")
     if info.unit:
         assert f"_{info.unit}" in info.name
@@ -135,4 +143,65 @@ def test_a_catalogue_entry_keeps_the_naming_rules(info):
 
 def test_the_catalogue_knows_every_field_of_the_ring():
     internal = {"written_at", "phase"}
-    assert {field for field, _ in catalogue.FIELDS} == set(layout.FIELDS) - internal
+    known = {field for field, _ in (*catalogue.FIELDS, *catalogue.BUFFER_FIELDS)}
+    assert known == {*layout.FIELDS, *layout.SLOW_FIELDS} - internal
+
+
+def test_how_a_run_trains_is_in_its_run_info_and_follows_what_it_says_later(channel, trainers, sink, soon):
+    async def story():
+        async with channel() as sidecar:
+            trainer = await trainers(about={"parallelism": "ddp", "precision": "fp16 mixed"})
+            trainer.step(steps_total=1)
+            sidecar.tick(1_000)
+            who = {"rank": "0", "run_id": "run-of-0", "framework": "pytorch", "backend": "gloo"}
+            said = {"parallelism": "ddp", "precision": "fp16 mixed", "offload": "unknown"}
+            assert sink.value("run_info", **who, **said) == 1
+            said |= {"precision": "bf16 mixed"}
+            trainer.say(type="state", step=1, knobs=[], unavailable={}, changes=[], about=said)
+            tick = iter(range(2_000, 900_000, 1_000))
+
+            def seen():
+                sidecar.tick(next(tick))
+                return sink.value("run_info", **who, **said) == 1
+
+            await soon(seen)
+            assert sum(name.endswith("run_info") for name, _ in sink.now) == 1
+
+    asyncio.run(story())
+
+
+def test_why_a_client_turned_itself_off_stays_visible_until_its_rank_attaches_anew(channel, trainers, sink, soon):
+    async def story():
+        async with channel() as sidecar:
+            trainer = await trainers(rank=2)
+            trainer.step(steps_total=5)
+            trainer.say(type="state", step=5, knobs=[], unavailable={}, changes=[], about={"off": "TypeError"})
+            trainer.close()
+            await soon(lambda: sidecar.identity() is None)
+            sidecar.tick(1_000)
+            assert sink.value("client_off_info", rank="2", reason="TypeError") == 1
+            assert sink.value("steps_total", rank="2") is None
+            await trainers(rank=2, run_id="again")
+            sidecar.tick(2_000)
+            assert sink.value("client_off_info", rank="2", reason="TypeError") is None
+
+    asyncio.run(story())
+
+
+def test_a_series_of_the_slow_slot_is_absent_as_long_as_nothing_is_known(channel, trainers, sink):
+    async def story():
+        async with channel() as sidecar:
+            trainer = await trainers()
+            trainer.step(steps_total=1)
+            sidecar.tick(1_000)
+            assert sink.value("memory_reserved_bytes", rank="0") is None
+            trainer.slow(memory_reserved_bytes=7.0, buffers_aligned_total=3.0)
+            sidecar.tick(2_000)
+            assert sink.value("memory_reserved_bytes", rank="0") == 7
+            assert sink.now["spikewatch_nccl_buffers_total", (("aligned", "true"), ("rank", "0"))] == 3
+            assert sink.value("memory_fragmentation_ratio", rank="0") is None
+            trainer.slow()
+            sidecar.tick(3_000)
+            assert sink.value("memory_reserved_bytes", rank="0") is None
+
+    asyncio.run(story())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sidecar.errors import ChannelError
 from sidecar.trainer.ringreader import RingReader
 from spikewatch import layout
-from spikewatch.layout import FIELDS, MISSING
+from spikewatch.layout import FIELDS, MISSING, SLOW_FIELDS
 from spikewatch.ring import RingWriter
 
 
@@ -20,8 +20,8 @@ from spikewatch.ring import RingWriter
 def pair():
     writers, readers = [], []
 
-    def make(fields=FIELDS):
-        writers.append(RingWriter(fields))
+    def make(fields=FIELDS, slow=SLOW_FIELDS):
+        writers.append(RingWriter(fields, slow))
         readers.append(RingReader(os.dup(writers[-1].fd)))
         return writers[-1], readers[-1]
 
@@ -62,6 +62,57 @@ def test_fields_are_found_by_name_so_a_newer_or_older_trainer_is_read_too(pair):
     writer, reader = pair(fields)
     writer.write(1, [0.5, 1.0, 3.0])
     assert reader.read() == {"loss": 0.5, "something_new": 1.0, "steps_total": 3.0}
+
+
+def slow(**values):
+    return [values.get(name, MISSING) for name in SLOW_FIELDS]
+
+
+def test_the_slow_slot_is_read_beside_the_records_and_its_missing_fields_are_left_out(pair):
+    writer, reader = pair()
+    writer.write(1, record(written_at=1.0, steps_total=3))
+    writer.write_slow(slow(memory_reserved_bytes=5.0, alloc_retries_total=0.0, loss_stddev=0.25))
+    expected = {"written_at": 1.0, "steps_total": 3, "memory_reserved_bytes": 5, "alloc_retries_total": 0}
+    assert reader.read() == {**expected, "loss_stddev": 0.25}
+    writer.write_slow(slow(alloc_retries_total=2.0))
+    assert reader.read() == {"written_at": 1.0, "steps_total": 3, "alloc_retries_total": 2}
+
+
+def test_a_trainer_from_before_the_slow_slot_is_read_as_ever(pair):
+    writer, reader = pair(slow=())
+    writer.write(1, record(steps_total=3))
+    assert reader.read() == {"steps_total": 3}
+
+
+def test_a_slow_counter_that_cannot_be_is_not_believed(pair):
+    writer, reader = pair()
+    writer.write_slow(slow(alloc_retries_total=-1.0, sync_seconds_total=float("nan"), loss_stddev=float("inf")))
+    assert reader.read() == {"loss_stddev": float("inf")}
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "why"),
+    [
+        (layout.SLOW_OFFSET, struct.pack("<I", 63), "63 slow fields"),
+        (layout.SLOW_OFFSET + 4, b"\x00\x00\x00\x00", "damaged"),
+        (layout.SLOW_NAMES_OFFSET, b"X", "damaged"),
+    ],
+)
+def test_a_slow_table_that_cannot_be_is_refused(offset, value, why):
+    def change(page):
+        page[offset : offset + len(value)] = value
+
+    with pytest.raises(ChannelError, match=why):
+        RingReader(sealed_with(change))
+
+
+def test_a_slow_slot_that_is_torn_leaves_what_was_read_before(pair):
+    writer, reader = pair()
+    writer.write_slow(slow(loss_stddev=1.0))
+    reader.read()
+    writer.write_slow(slow(loss_stddev=2.0))
+    writer._map[layout.SLOW_SLOT_OFFSET + layout.PAYLOAD_OFFSET + 16] ^= 1
+    assert reader.read() == {"loss_stddev": 1.0}
 
 
 def test_a_counter_that_cannot_be_is_not_believed(pair):
