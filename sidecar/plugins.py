@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
 
 from sidecar.errors import PluginError
-from sidecar.hooks import Collector, CollectorSettings, Remediation
-from sidecar.model import MetricInfo
+from sidecar.hooks import Case, Collector, CollectorSettings, Detailed, Details, Remediation
+from sidecar.model import Change, MetricInfo, Skip
 
 REMEDIATIONS = "spikewatch.remediations"
 COLLECTORS = "spikewatch.collectors"
@@ -58,6 +58,10 @@ class Registry:
     def collector(self, name: str) -> type[Collector]:
         """Raises PluginError that lists the known names."""
         return _found(self._collectors, name, "collector")
+
+    def origin(self, group: str, name: str) -> str:
+        """Where a plugin comes from, for people. Raises KeyError for one that is not there."""
+        return self._origins[group, name]
 
     def catalogue(self) -> tuple[MetricInfo, ...]:
         """What the registered collectors may emit."""
@@ -115,6 +119,45 @@ class Registry:
         self._origins[group, name] = origin
 
 
+def installed(entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[tuple[str, str, str]]:
+    """(group, name, distribution) of every plugin there is to load, ours first. Imports none of them."""
+    if entry_points is None:
+        found = metadata.entry_points()
+        entry_points = [*found.select(group=REMEDIATIONS), *found.select(group=COLLECTORS)]
+    return sorted(
+        ((p.group, p.name, _distribution(p)) for p in entry_points), key=lambda p: (p[2] != _OURS, p[2], p[0], p[1])
+    )
+
+
+def allowed(names: Iterable[str]) -> frozenset[str]:
+    """What a sidecar may load: everything of our own, and of others what the configuration names."""
+    return frozenset(names) | {name for _, name, distribution in installed() if distribution == _OURS}
+
+
+def details(plugin: Remediation) -> Details:
+    """What a remediation tells beside its contract; empty where it tells nothing."""
+    return plugin.details if isinstance(plugin, Detailed) else Details()
+
+
+def broken_case(plugin: Remediation, case: Case) -> str:
+    """Why a case of a plugin does not hold; empty where it does. Texts for people are not compared."""
+    try:
+        params = plugin.params.model_validate(case.params)
+    except ValidationError as e:
+        return f"{case.what}: its parameters are refused: {e.errors(include_url=False)[0]['msg']}"
+    answer = plugin.plan(case.alert, case.view, params)
+    if _essence(answer) != _essence(case.answer):
+        return f"{case.what}: {_essence(case.answer)} expected, {_essence(answer)} given"
+    surplus = set(answer.values) - set(plugin.knobs) if isinstance(answer, Change) else set()
+    return f"{case.what}: {', '.join(sorted(surplus))} is not among its knobs" if surplus else ""
+
+
+def _essence(answer: Change | Skip) -> str:
+    if isinstance(answer, Skip):
+        return f"skip {answer.reason}"
+    return f"change {answer.actuator} {dict(sorted(answer.values.items()))}"
+
+
 def _distribution(point: metadata.EntryPoint) -> str:
     return point.dist.name if point.dist else ""
 
@@ -135,6 +178,8 @@ def _remediation(plugin: Any, origin: str) -> Remediation:
     wrong = _missing(plugin, ("params", "actuator", "knobs", "example"), ("plan",))
     if not wrong:
         wrong = [*_schema(plugin.params, "params"), *_remediation_values(plugin)]
+    if not isinstance(getattr(plugin, "details", Details()), Details):
+        wrong.append("`details` must be a sidecar.hooks.Details")
     _refuse(name, origin, wrong)
     return cast(Remediation, plugin)
 

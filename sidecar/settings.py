@@ -163,6 +163,30 @@ class StoreSettings(_Closed):
     min_keep: Duration = Field(900_000, ge=60_000)
 
 
+class PluginSettings(_Closed):
+    """Which plugins of other packages may be loaded; the code of any other is never imported."""
+
+    allow: tuple[str, ...] = ()
+
+
+class Egress(_Closed):
+    """Where responses may send requests: URL prefixes. Empty, they may send none."""
+
+    allow: tuple[str, ...] = ()
+    timeout: Duration = Field(5_000, ge=100, le=60_000)
+
+    @field_validator("allow")
+    @classmethod
+    def _prefixes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for prefix in value:
+            parts = urlsplit(prefix)
+            if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+                raise ValueError(f"not a URL prefix: {prefix!r} (write https://host/path/)")
+            if parts.query or parts.fragment or not prefix.isprintable() or " " in prefix:
+                raise ValueError(f"a URL prefix has no query and no blanks: {prefix!r}")
+        return value
+
+
 class Settings(_Closed):
     """spikewatch.yaml. Paths and globs are relative to the file's folder."""
 
@@ -171,6 +195,7 @@ class Settings(_Closed):
     rules: tuple[str, ...] = (SHIPPED + "*.rules.yaml",)
     responses: tuple[str, ...] = (SHIPPED + "responses.yaml",)
     caps: FilePath | None = None
+    kill_switch: FilePath | None = None
     overrides: FilePath | None = None
     external_labels: Mapping[str, str] = Field(default_factory=dict)
     evaluation_interval: Duration = Field(1_000, ge=50)
@@ -178,10 +203,13 @@ class Settings(_Closed):
     metrics: Metrics | None = Field(default_factory=Metrics)
     alertmanagers: tuple[Alertmanager, ...] = ()
     resend_delay: Duration = Field(60_000, ge=1_000)
+    silence_interval: Duration = Field(15_000, ge=1_000)
     external_url: str = ""
     collectors: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     collector_cpu_budget: float | None = Field(0.01, gt=0, le=64, allow_inf_nan=False)
     store: StoreSettings = Field(default_factory=StoreSettings)
+    plugins: PluginSettings = Field(default_factory=PluginSettings)
+    egress: Egress = Field(default_factory=Egress)
     usd_per_gpu_hour: float | None = Field(None, ge=0, allow_inf_nan=False)
     gpus: int | None = Field(None, ge=1, strict=True)
 

@@ -12,6 +12,7 @@ from sidecar.alerting.overrides import load_overrides
 from sidecar.alerting.rules import RuleGroup
 from sidecar.app import records
 from sidecar.app.files import shipped_folder
+from sidecar.app.proven import held
 from sidecar.app.rulebook import load_rulebook
 from sidecar.errors import ConfigError, PluginError, Problem
 from sidecar.model import MetricInfo
@@ -78,6 +79,7 @@ class _Check:
                 return self._rules(document)
             if what == "responses":
                 loaded = load_responses(document, self._registry.remediations, self._alerts())
+                loaded = held(document, loaded, self._registry.remediations, None)
                 self._problems += loaded.warnings
                 return _count(len(loaded.responses), "response")
             if what == "overrides":

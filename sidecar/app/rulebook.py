@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from sidecar.actuators.egress import EgressList
 from sidecar.alerting.loader import LoadedRules, load_rules
 from sidecar.alerting.overrides import Override, apply_overrides, load_overrides
 from sidecar.alerting.rules import RuleGroup
 from sidecar.app import collecting
 from sidecar.app.files import matching
+from sidecar.app.proven import held
 from sidecar.errors import ConfigError, Problem
 from sidecar.hooks import CollectorSettings
 from sidecar.outputs.endpoint import Endpoint
 from sidecar.plugins import Registry
-from sidecar.responses.loader import load_caps, load_responses
+from sidecar.responses.loader import LoadedResponses, load_caps, load_responses
 from sidecar.responses.response import Mode, Response
 from sidecar.settings import Loaded
 from sidecar.yamlfile import Document
@@ -95,11 +97,17 @@ def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
         caps = gather.run(lambda: load_caps(read(cap_path), registry.remediations), {})
     known = frozenset(rule.name for group in groups for rule in group.rules if rule.is_alert) if whole else None
     collectors: Mapping[str, CollectorSettings] = gather.run(lambda: collecting.check(loaded, registry), {})
+    egress = EgressList(settings.egress.allow)
+
+    def read_responses(document: Document) -> LoadedResponses:
+        read = load_responses(document, registry.remediations, known)
+        return held(document, read, registry.remediations, egress)
+
     response_documents = documents("responses")
     responses: list[Response] = []
     names: dict[str, str] = {}
     for document in response_documents:
-        found = gather.run(lambda document=document: load_responses(document, registry.remediations, known), None)  # type: ignore[misc]
+        found = gather.run(lambda document=document: read_responses(document), None)  # type: ignore[misc]
         if found is None:
             continue
         responses += found.responses
