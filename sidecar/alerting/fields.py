@@ -209,8 +209,14 @@ def _pairs(node: yaml.MappingNode, found: Findings) -> Iterator[tuple[Any, yaml.
             found.error(source, "a merge key (<<) takes a mapping or a list of mappings")
 
 
+def _said_to_be_text(node: yaml.ScalarNode) -> bool:
+    """`!!str 5`, where a plain `5` would be a number."""
+    plain = yaml.SafeLoader.yaml_implicit_resolvers.get(node.value[:1], ())
+    return node.tag == _TAG + "str" and not node.style and any(pattern.match(node.value) for _, pattern in plain)
+
+
 def _integer(node: yaml.Node | None) -> int | None:
-    if not isinstance(node, yaml.ScalarNode) or (node.style and node.tag != _TAG + "int"):
+    if not isinstance(node, yaml.ScalarNode) or (node.style and node.tag != _TAG + "int") or _said_to_be_text(node):
         return None
     digits = node.value.replace("_", "")
     if _INT.match(node.value):

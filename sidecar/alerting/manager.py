@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sidecar import promql
@@ -80,8 +80,12 @@ class Manager:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> list[AlertEvent]:
-        """Evaluates the groups that are due, oldest slot first. Never raises for a rule's error: see `rules()`."""
+    def tick(self, now_ms: int, tell: Callable[[list[AlertEvent]], object] | None = None) -> list[AlertEvent]:
+        """Evaluates the groups that are due, oldest slot first. Never raises for a rule's error: see `rules()`.
+
+        `tell` hears the edges, if there are any, before the new state is on disk: who acts on edges and is killed in
+        between finds the old state after the restart, and hears of the edge again. The other way round it were lost.
+        """
         events, self._events = self._events, []
         if not self._began:
             self._began = True
@@ -99,6 +103,8 @@ class Manager:
         if due:
             written = {series for runner in self._rules() for series in runner.written}
             self._orphans.end(now_ms, written, self._tools.write)
+        if tell is not None and events:
+            tell(events)
         self._save(now_ms)
         return events
 

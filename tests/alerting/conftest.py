@@ -1,5 +1,8 @@
 """What the tests of the alerting room share: scripted queries, recorded writes, rule files from text."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from sidecar.alerting.loader import load_rules
@@ -7,6 +10,8 @@ from sidecar.alerting.manager import Manager
 from sidecar.errors import QueryError
 from sidecar.model import STALE
 from sidecar.yamlfile import Document
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 class Script:

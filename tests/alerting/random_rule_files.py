@@ -9,17 +9,51 @@ EXPRS = (
     "up", "up == 0", "sum by (job) (rate(x_total[5m])) > 1", "absent(up)", "x[5m]", "1", "'text'", "up and", "",
     "rate(x)", "x{a=~'(}", "histogram_quantile(0.9, sum by (le) (rate(b[1m]))) > 1", "{}", "up offset 5m", "~", "1e999",
 )  # fmt: skip
-DURATIONS = ("1m", "0", "0s", "5", "1h30m", "-1m", "1.5m", "", "1d1h", "30m1h", "9999999y", "1ms", "x", "~", "[1m]", "1e3s")
+DURATIONS = (
+    "1m",
+    "0",
+    "0s",
+    "5",
+    "1h30m",
+    "-1m",
+    "1.5m",
+    "",
+    "1d1h",
+    "30m1h",
+    "9999999y",
+    "1ms",
+    "x",
+    "~",
+    "[1m]",
+    "1e3s",
+)
 NAMES = ("A", "B", "a:b", "1a", "", "ä", "a b", "record", "instance:up", "null", "__name__", "le")
 LABELS = ("severity", "a", "__name__", "1x", "", "ä", "a-b", "alertname", "on", "le", "null")
 TEMPLATES = (
     "plain", "{{ $value }}", "{{ $labels.job }}", "{{ $labels.a-b }}", "{{ .Value | humanize }}", "{{ printf `%d` 3 }}",
     "{{ if $value }}x{{ end }}", "{{ if }}", "{{ end }}", "{{ nope 1 }}", "{{ $new := 2 }}{{ $new }}", "{{ $new = 2 }}",
-    "{{ range query `up` }}{{ .Value }}{{ end }}", "{{", "}}", "{{ /* note */ }}", "{{- $value -}}", "{{ template `x` }}",
-    "{{ with $x := 1 }}{{ $x }}{{ else }}{{ $x }}{{ end }}", "{{ $externalLabels.c }}", "{{ first 1 2 }}", "{{ 'c' }}",
+    "{{ range query `up` }}{{ .Value }}{{ end }}", "{{", "}}", "{{ /* note */ }}", "{{- $value -}}",
+    "{{ template `x` }}", "{{ with $x := 1 }}{{ $x }}{{ else }}{{ $x }}{{ end }}",
+    "{{ $externalLabels.c }}", "{{ first 1 2 }}", "{{ 'c' }}",
     "{{ define `x` }}y{{ end }}", "{{ .Nope }}", "{{ 1 | 2 }}", "{{ (1) }}", "{{ 0x1F }}", "{{ $ }}", "{{ nil }}", "",
 )  # fmt: skip
-OTHERS = ("null", "~", "[]", "{}", "[1]", "{a: b}", "true", "0x10", "1e3", "2026-01-01", "!!str 5", "&a x", "*a", "|", "? x")
+OTHERS = (
+    "null",
+    "~",
+    "[]",
+    "{}",
+    "[1]",
+    "{a: b}",
+    "true",
+    "0x10",
+    "1e3",
+    "2026-01-01",
+    "!!str 5",
+    "&a x",
+    "*a",
+    "|",
+    "? x",
+)
 NOISE = " \t\n:-[]{},#&*!|>'\"%@`~?\\0a\u00e4\u2028\x00\x7f"
 
 
@@ -49,7 +83,11 @@ class _Files:
         r = self._random
         name = r.choice(("g", "g", "h", '"g"', "", "5", "~")) if r.random() < 0.4 else f"g{r.randint(0, 99)}"
         lines = [f"- name: {name}\n"] if r.random() < 0.97 else ["- rules: []\n"]
-        for key, values in (("interval", DURATIONS), ("query_offset", DURATIONS), ("limit", ("0", "5", "-1", "x", "1.5"))):
+        for key, values in (
+            ("interval", DURATIONS),
+            ("query_offset", DURATIONS),
+            ("limit", ("0", "5", "-1", "x", "1.5")),
+        ):
             if r.random() < 0.1:
                 lines.append(f"  {key}: {r.choice(values) if r.random() < 0.9 else self._other()}\n")
         if r.random() < 0.1:
