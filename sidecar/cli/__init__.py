@@ -1,4 +1,4 @@
-"""The command line: `spikewatch run | demo | check | test | query | backtest | export | version`."""
+"""The command line: `spikewatch run | demo | check | test | query | backtest | export | parse | version`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ _COMMANDS = {
     "check": "sidecar.cli.check:check",
     "test": "sidecar.cli.test:test",
     "query": "sidecar.cli.query:query",
+    "journal": "sidecar.cli.journal:journal",
+    "responses": "sidecar.cli.responses:responses",
+    "approvals": "sidecar.cli.approvals:approvals",
+    "kill-switch": "sidecar.cli.kill_switch:kill_switch",
     "backtest": "sidecar.cli.backtest:backtest",
     "export": "sidecar.cli.export:export",
+    "parse": "sidecar.cli.parse:parse",
     "version": "sidecar.cli.version:version",
 }
 

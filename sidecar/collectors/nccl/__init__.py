@@ -1,0 +1,1 @@
+"""NCCL as seen from outside: log lines, PyTorch's watchdog, Inspector, flight recorder and RAS."""
