@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 FILLERS = frozenset(
     {"full", "full_like", "new_full", "fill", "fill_", "masked_fill", "masked_fill_", "where", "scalar_tensor"}
-    | {"tril", "triu", "lift_fresh", "_to_copy", "copy_", "clone", "expand", "cat", "zero_", "index_put_"}
+    | {"tril", "triu", "lift_fresh"}
 )
 
 
@@ -47,10 +47,15 @@ def first_bad(operations: Sequence[Operation], arrived: Sequence[int]) -> int | 
         if not sources:
             break
         path.append(max(sources, key=lambda n: (operations[n].grade > 1, -n)))
-    if operations[path[-1]].name not in FILLERS:
+    if not _fills(operations[path[-1]]):
         return path[-1]
     for later, earlier in zip(reversed(path[:-1]), reversed(path), strict=False):
         made = operations[later]
         if made.grade > operations[earlier].grade and made.name not in FILLERS:
             return later
     return path[-1]
+
+
+def _fills(operation: Operation) -> bool:
+    """Whether it only brings a constant in; a mask may also come with the batch or lie in a buffer."""
+    return operation.name in FILLERS or (operation.direction == "outside" and operation.grade == 1)

@@ -59,7 +59,7 @@ class Measuring:
             self.chores += (driver,)
             self.telemetry.add(self._allocator)
         if scaler is not None and scaler.is_enabled():
-            self.search = Search(model, lambda words: self.telemetry.describe(**words), self.graphs)
+            self.search = Search(model, lambda words: self.telemetry.describe(**words), self.graphs, self._failed)
 
     def graphs(self) -> bool:
         """Whether CUDA graphs were seen to hold memory."""
@@ -75,6 +75,9 @@ class Measuring:
                     self._meter.errors += 1
                     self.chores = tuple(other for other in self.chores if other is not chore)
                     log.warning("spikewatch no longer asks %s: %r", type(chore).__name__, error)
+
+    def _failed(self, errors: int) -> None:
+        self._meter.errors += errors
 
     def _profiled(self, _: float) -> dict[str, float]:
         return {} if self.copy_overlap is None else {"copy_compute_overlap_ratio": self.copy_overlap}

@@ -67,11 +67,15 @@ class Search:
         model: Any,
         found: Callable[[Mapping[str, str]], None],
         graphs: Callable[[], bool] = lambda: False,
+        failed: Callable[[int], None] = lambda errors: None,
     ) -> None:
-        """`found` takes the words about an origin. `graphs`: whether CUDA graphs were seen."""
+        """`found` takes the words about an origin. `graphs`: whether CUDA graphs were seen. `failed` takes the number
+        of our own errors while a step was recorded.
+        """
         self._model = model if hasattr(model, "named_modules") else None
         self._found = found
         self._graphs = graphs
+        self._failed = failed
         self._recording: Recording | None = None
         self._ended: Recording | None = None  # still under another mode
         self._next = 0
@@ -110,6 +114,8 @@ class Search:
         self._recording = Recording(torch, self._model)
 
     def _conclude(self, recording: Recording) -> None:
+        if recording.trace.failures:
+            self._failed(recording.trace.failures)
         operations = recording.trace.operations()
         position = first_bad(operations, recording.trace.arrived)
         if position is None:

@@ -95,8 +95,9 @@ class Trace:
     def _add(
         self, name: str, module: str, direction: str, sources: tuple[int, ...], sequence: int | None, made: list[Any]
     ) -> int:
+        limits = self._extremes(made)  # first: it may fail
         self._rows.append((name, module, direction, sources, sequence))
-        self._limits.append(self._extremes(made))
+        self._limits.append(limits)
         return len(self._rows) - 1
 
     def _extremes(self, tensors: list[Any]) -> tuple[Any, Any] | None:
