@@ -20,6 +20,7 @@ _COMMANDS = {
     "kill-switch": "sidecar.cli.kill_switch:kill_switch",
     "backtest": "sidecar.cli.backtest:backtest",
     "export": "sidecar.cli.export:export",
+    "plugins": "sidecar.cli.plugins:plugins",
     "parse": "sidecar.cli.parse:parse",
     "version": "sidecar.cli.version:version",
 }
