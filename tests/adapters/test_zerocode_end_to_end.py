@@ -1,0 +1,143 @@
+"""`spikewatch-run python train.py`: a script that knows nothing of us is measured and changed, and trains the same."""
+
+import asyncio
+import contextlib
+import json
+import sys
+
+import pytest
+
+from sidecar.clock import FakeClock
+from sidecar.hooks import Handle
+from sidecar.model import Order
+from sidecar.trainer.channel import TrainerChannel
+from spikewatch.zerocode_run import environment
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+SCRIPT = """
+import hashlib, json, os, random, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, i): return torch.tensor([i / 400])
+
+torch.manual_seed(3); random.seed(4)
+model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+loader = DataLoader(Data(), batch_size=4, shuffle=True, num_workers=1)
+order = []
+for epoch in range(2):
+    for number, batch in enumerate(loader):
+        order += batch[:, 0].tolist()
+        loss = model(batch).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        while epoch == 0 and number == 40 and not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+digest = hashlib.sha256()
+for p in model.parameters(): digest.update(p.detach().numpy().tobytes())
+digest.update(torch.get_rng_state().numpy().tobytes()); digest.update(repr((order, random.getstate())).encode())
+print(json.dumps({"digest": digest.hexdigest(), "workers": loader.num_workers}))
+"""
+
+
+class Listening(TrainerChannel):
+    """The sidecar's end, which also notes what the trainer said of its changes."""
+
+    said = ()
+
+    def _message(self, peer, message, fd):
+        if message["type"] == "change":
+            self.said = (*self.said, message["change"]["state"])
+        super()._message(peer, message, fd)
+
+
+class Newest:
+    """A sink that keeps the newest value of each series."""
+
+    def __init__(self):
+        self.handles, self.values = {}, {}
+
+    def series(self, metric, labels, producer=""):
+        key = (metric, labels.get("phase", ""))
+        return self.handles.setdefault(key, Handle(len(self.handles), 0))
+
+    def push(self, block, t_ms, values):
+        (self.values[block],) = values.values()
+
+    def value(self, name):
+        handle = self.handles.get((f"spikewatch_trainer_{name}", ""))
+        return self.values.get(handle.block, 0.0) if handle else 0.0
+
+
+async def run_script(tmp_path, environ, *, sidecar):
+    script, go = tmp_path / "train.py", tmp_path / "go"
+    script.write_text(SCRIPT)
+    if not sidecar:
+        go.touch()
+    sink = Newest()
+    channel = Listening(tmp_path / "run" / "trainer.sock", sink, FakeClock(1_000_000))
+    channel.start()
+    environ = {**environ, "SPIKEWATCH_SOCKET": str(tmp_path / "run" / "trainer.sock")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(script),
+        str(go),
+        env=environ,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    told = {}
+    try:
+        async with asyncio.timeout(150):
+            if sidecar:
+                told = await change_it(channel, sink, process, go)
+            out, err = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        channel.close()
+    assert (process.returncode, err.decode()) == (0, "")
+    return json.loads(out), told
+
+
+async def change_it(channel, sink, process, go):
+    ticks = iter(range(1, 1_000_000))
+
+    def tick():
+        channel.tick(1_000_000 + 10 * next(ticks))
+
+    async def until(check):
+        while not check():
+            assert process.returncode is None
+            tick()
+            await asyncio.sleep(0.01)
+
+    await until(lambda: sink.value("steps_total") == 41)
+    told = {
+        "steps": sink.value("steps_total"),
+        "wait": sink.value("data_wait_seconds_total"),
+        "samples": sink.value("samples_total"),
+        "knobs": dict(channel.knobs()),
+    }
+    workers = channel.knobs()["num_workers"].value
+    channel.apply(Order("more-workers", {"num_workers": workers + 1}, {"num_workers": workers}, 60_000))
+    await until(lambda: "pending" in channel.said)  # it has arrived, so the next step carries it out
+    go.touch()
+    await until(lambda: channel.outcome("more-workers").state.value == "applied")
+    channel.keep("more-workers")
+    return told
+
+
+def test_a_script_that_knows_nothing_of_us_is_measured_and_changed_and_trains_the_same(tmp_path, clean_environment):
+    plain, _ = asyncio.run(run_script(tmp_path, clean_environment, sidecar=False))
+    (tmp_path / "go").unlink()
+    watched, told = asyncio.run(run_script(tmp_path, environment(clean_environment), sidecar=True))
+    assert told["steps"] == 41
+    assert told["samples"] == 164
+    assert told["wait"] > 0
+    assert {"num_workers", "prefetch_factor"} <= set(told["knobs"])
+    assert watched["workers"] == plain["workers"] + 1
+    assert watched["digest"] == plain["digest"]
