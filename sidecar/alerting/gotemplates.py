@@ -1,6 +1,6 @@
 """The full Go template engine with Prometheus's template functions: what the fast path of `templates` cannot do.
 
-Known to differ from Go: `gt` and `ge` with NaN (Go calls it greater), `%05.1f` of a negative number (pads before the sign).
+Known to differ from Go: `gt` and `ge` with NaN (Go calls it greater), `%05.1f` of a negative number (padded first).
 """
 
 from __future__ import annotations

@@ -30,6 +30,22 @@ def services(**given):
     return Services(**{**silent, **given})
 
 
+class Asked:
+    """Stands where the responses are: writes down what is asked of it, and raises `refuses` where that is set."""
+
+    def __init__(self, refuses=None, **answers):
+        self.calls, self.refuses, self.answers = [], refuses, answers
+
+    def __getattr__(self, name):
+        def answer(*args):
+            if self.refuses is not None:
+                raise self.refuses
+            self.calls.append((name, *args))
+            return self.answers.get(name, {"on": False} if name in ("kill_switch", "halt", "resume") else [])
+
+        return answer
+
+
 class Loop:
     """An event loop in a thread, and what has to be stopped on it in the end."""
 
@@ -59,6 +75,12 @@ class Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(15)
         self._loop.close()
+
+
+@pytest.fixture
+def asked():
+    """Makes one that stands where the responses are."""
+    return Asked
 
 
 @pytest.fixture(scope="session")

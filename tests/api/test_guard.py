@@ -5,7 +5,14 @@ from starlette.requests import Request
 
 from sidecar.api.guard import refusal
 
-CHANGES = ["/-/reload", "/api/v1/responses/e/r/approve"]
+CHANGES = [
+    "/-/reload",
+    "/api/v1/responses/e/r/approve",
+    "/api/v1/responses/e/r/reject",
+    "/api/v1/responses/r/reset",
+    "/api/v1/kill-switch",
+]
+WEBHOOK = "/api/v1/webhook/alertmanager"
 
 
 @pytest.fixture
@@ -15,7 +22,7 @@ def token(tmp_path):
     return path
 
 
-def asked(client="127.0.0.1", **headers):
+def request_of(client="127.0.0.1", **headers):
     """A request as the routes see it."""
     raw = [(name.lower().encode(), value.encode()) for name, value in {"Host": "localhost:9478", **headers}.items()]
     return Request(
@@ -23,18 +30,14 @@ def asked(client="127.0.0.1", **headers):
     )
 
 
-def approve(*names):
-    return None
+@pytest.mark.parametrize("path", CHANGES)
+def test_without_a_token_a_program_on_this_machine_may_change_things(serve, asked, path):
+    assert serve(responses=asked()).post(path).status_code == 200
 
 
 @pytest.mark.parametrize("path", CHANGES)
-def test_without_a_token_a_program_on_this_machine_may_change_things(serve, path):
-    assert serve(approve=approve).post(path).status_code == 200
-
-
-@pytest.mark.parametrize("path", CHANGES)
-def test_the_token_opens(serve, token, path):
-    client = serve(approve=approve, token_file=token)
+def test_the_token_opens(serve, asked, token, path):
+    client = serve(responses=asked(), token_file=token)
     assert client.post(path, headers={"Authorization": "Bearer s3cret"}).status_code == 200
     assert client.post(path, headers={"Authorization": "bearer  s3cret"}).status_code == 200
 
@@ -43,9 +46,11 @@ def test_the_token_opens(serve, token, path):
 @pytest.mark.parametrize(
     "given", ["", "s3cret", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "Bearer \xff"]
 )
-def test_anything_but_the_token_does_not(serve, token, path, given):
-    client = serve(approve=lambda *a: pytest.fail("reached"), token_file=token)
+def test_anything_but_the_token_does_not(serve, asked, token, path, given):
+    behind = asked()
+    client = serve(responses=behind, token_file=token)
     answer = client.post(path, headers={"Authorization": given.encode("latin-1")})
+    assert behind.calls == []
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert "s3cret" not in answer.text
@@ -81,19 +86,19 @@ def test_a_page_from_elsewhere_is_refused(serve, origin):
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:9478", "127.0.0.1:1", "127.8.8.8", "[::1]:9478"])
 def test_every_name_of_this_machine_is_accepted(host):
-    assert refusal(asked(Host=host, Origin=f"http://{host}"), None) is None
+    assert refusal(request_of(Host=host, Origin=f"http://{host}"), None) is None
 
 
 @pytest.mark.parametrize("client", ["10.0.0.7", "fe80::1", "", None, "::ffff:10.0.0.7"])
 def test_without_a_token_another_machine_is_refused_whatever_it_claims(client):
-    answer = refusal(asked(client, **{"X-Forwarded-For": "127.0.0.1"}), None)
+    answer = refusal(request_of(client, **{"X-Forwarded-For": "127.0.0.1"}), None)
     assert answer is not None
     assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("client", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 def test_this_machine_is_recognised_in_every_family(client):
-    assert refusal(asked(client), None) is None
+    assert refusal(request_of(client), None) is None
 
 
 def test_a_forged_forwarding_header_does_not_reach_the_guard_as_the_client(serve):
@@ -102,5 +107,22 @@ def test_a_forged_forwarding_header_does_not_reach_the_guard_as_the_client(serve
 
 
 def test_another_machine_with_the_token_may_come_under_any_name(token):
-    request = asked("10.0.0.7", Host="spikewatch.example", Authorization="Bearer s3cret")
+    request = request_of("10.0.0.7", Host="spikewatch.example", Authorization="Bearer s3cret")
     assert refusal(request, token) is None
+
+
+def test_the_kill_switch_is_turned_off_by_who_may_turn_it_on_and_seen_by_all(serve, asked, token):
+    client = serve(responses=asked(), token_file=token)
+    assert client.get("/api/v1/kill-switch").status_code == 200
+    assert client.delete("/api/v1/kill-switch").status_code == 401
+    assert client.delete("/api/v1/kill-switch", headers={"Authorization": "Bearer s3cret"}).status_code == 200
+
+
+def test_a_webhook_needs_the_token_being_on_this_machine_is_not_enough(serve, asked, token):
+    behind = asked()
+    assert serve(responses=behind).post(WEBHOOK, content=b"{}").status_code == 403
+    client = serve(responses=behind, token_file=token)
+    assert client.post(WEBHOOK, content=b"{}").status_code == 401
+    assert behind.calls == []
+    assert client.post(WEBHOOK, content=b"{}", headers={"Authorization": "Bearer s3cret"}).status_code == 200
+    assert behind.calls == [("receive", b"{}")]

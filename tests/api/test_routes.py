@@ -9,10 +9,12 @@ import httpx
 import pytest
 
 from sidecar.api import routes
+from sidecar.api.parameters import MAX_BODY
 from sidecar.api.replies import number
-from sidecar.api.services import Refusal
-from sidecar.errors import ConfigError, Problem
+from sidecar.api.responses import MAX_MESSAGE, WEBHOOK
+from sidecar.errors import ConfigError, Problem, RequestError
 from sidecar.model import Alert, AlertState
+from sidecar.responses.journal import Wanted
 
 
 def failing(*problems):
@@ -102,17 +104,23 @@ def test_build_information_is_given(serve):
     assert serve(build={"version": "1.2"}).get("/api/v1/status/buildinfo").json()["data"] == {"version": "1.2"}
 
 
-def test_experiments_are_given_as_they_are(serve):
-    client = serve(experiments=lambda: [{"change_id": "c1", "state": "measuring"}])
-    assert client.get("/api/v1/experiments").json()["data"] == {
-        "experiments": [{"change_id": "c1", "state": "measuring"}]
-    }
+@pytest.mark.parametrize("what", ["experiments", "approvals", "responses"])
+def test_experiments_approvals_and_responses_are_given_as_they_are(serve, asked, what):
+    client = serve(responses=asked(**{what: [{"name": "c1", "state": "measuring"}]}))
+    assert client.get(f"/api/v1/{what}").json()["data"] == {what: [{"name": "c1", "state": "measuring"}]}
+    assert serve().get(f"/api/v1/{what}").json()["data"] == {what: []}
 
 
-def test_the_journal_gives_as_many_entries_as_asked_for(serve):
-    client = serve(journal=lambda limit: [{"id": n} for n in range(limit)])
-    assert len(client.get("/api/v1/journal").json()["data"]["entries"]) == 100
-    assert len(client.get("/api/v1/journal?limit=3").json()["data"]["entries"]) == 3
+def test_the_newest_journal_entries_come_or_those_after_one_and_by_kind_episode_and_response(serve, asked):
+    behind = asked()
+    client = serve(responses=behind)
+    for query in ("", "?limit=3", "?after=7&limit=10000&kind=edge&episode=e1&response=r"):
+        assert client.get(f"/api/v1/journal{query}").json()["data"] == {"entries": []}
+    assert [call[1] for call in behind.calls] == [
+        Wanted(limit=100, newest=True),
+        Wanted(limit=3, newest=True),
+        Wanted(7, 10_000, "edge", "e1", "r"),
+    ]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "10001", "9" * 100, "", "٣"])
@@ -177,24 +185,65 @@ def test_two_reloads_at_once_run_one_after_the_other(serve, loop):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status"),
+    ("path", "form", "call"),
     [
-        (None, 200),
-        (Refusal("unknown", "no such episode"), 404),
-        (Refusal("conflict", "already resolved"), 409),
+        ("responses/ep-1/feed%20it/approve", {}, ("approve", "ep-1", "feed it", "api", None)),
+        ("responses/e/r/approve", {"by": "ada", "for": "30m"}, ("approve", "e", "r", "ada", 1_800_000)),
+        ("responses/e/r/reject", {"by": "ada"}, ("reject", "e", "r", "ada")),
+        ("responses/feed/reset", {"by": "ada"}, ("reset", "feed", "ada")),
+        ("kill-switch", {"by": "ada", "reason": "a release"}, ("halt", "ada", "a release")),
     ],
 )
-def test_an_approval_reaches_whoever_decides_and_brings_back_the_answer(serve, outcome, status):
-    asked = []
-    client = serve(approve=lambda episode, response: asked.append((episode, response)) or outcome)
-    answer = client.post("/api/v1/responses/ep-1/feed%20it/approve")
-    assert answer.status_code == status
-    assert asked == [("ep-1", "feed it")]
-    assert outcome is None or answer.json()["error"] == outcome.reason
+def test_what_somebody_decides_reaches_the_responses_with_who_said_it(serve, asked, path, form, call):
+    behind = asked()
+    assert serve(responses=behind).post(f"/api/v1/{path}", data=form).status_code == 200
+    assert behind.calls == [call]
 
 
-def test_with_nothing_to_approve_every_approval_is_unknown(serve):
-    assert serve().post("/api/v1/responses/a/b/approve").status_code == 404
+def test_the_kill_switch_is_looked_at_turned_on_and_off_at_one_address(serve, asked):
+    behind = asked()
+    client = serve(responses=behind)
+    assert client.get("/api/v1/kill-switch").json()["data"] == {"on": False}
+    client.post("/api/v1/kill-switch")
+    client.delete("/api/v1/kill-switch", params={"by": "ada"})
+    assert behind.calls == [("kill_switch",), ("halt", "api", ""), ("resume", "ada")]
+
+
+@pytest.mark.parametrize("status", [404, 409, 503])
+def test_a_refusal_comes_back_with_its_status_and_reason(serve, asked, status):
+    client = serve(responses=asked(refuses=RequestError("too late", status, "conflict")))
+    answer = client.post("/api/v1/responses/e/r/approve")
+    assert (answer.status_code, answer.json()["error"]) == (status, "too late")
+
+
+@pytest.mark.parametrize(
+    "form", [{"for": "soon"}, {"for": "0s"}, {"by": "x" * 501}, {"by": "a\x07"}], ids=["for", "zero", "long", "bell"]
+)
+def test_who_and_how_long_are_checked(serve, asked, form):
+    behind = asked()
+    assert serve(responses=behind).post("/api/v1/responses/e/r/approve", data=form).status_code == 400
+    assert behind.calls == []
+
+
+@pytest.mark.parametrize("path", ["responses/a/b/approve", "responses/a/b/reject", "responses/a/reset", "kill-switch"])
+def test_without_responses_there_is_nothing_to_decide(serve, path):
+    assert serve().post(f"/api/v1/{path}").status_code == 404
+
+
+def test_a_webhook_message_may_be_larger_than_a_query_and_has_a_bound_too(serve, asked, tmp_path):
+    (tmp_path / "token").write_text("t")
+    behind = asked()
+    client = serve(responses=behind, token_file=tmp_path / "token")
+    headers = {"Authorization": "Bearer t"}
+    assert client.post(WEBHOOK, content=b"x" * (MAX_BODY + 1), headers=headers).status_code == 200
+    assert client.post(WEBHOOK, content=b"x" * (MAX_MESSAGE + 1), headers=headers).status_code == 413
+
+    def pieces():
+        for _ in range(5):
+            yield b"x" * (1 << 20)
+
+    assert client.post(WEBHOOK, content=pieces(), headers=headers).status_code == 413
+    assert [len(call[1]) for call in behind.calls] == [MAX_BODY + 1]
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/api/v1/nothing", "/-/quit", "/api/v1/responses/a/approve"])
@@ -233,11 +282,11 @@ def test_the_open_listener_offers_nothing_else(serve, path):
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/alerts", "/api/v1/journal"])
-def test_a_service_that_breaks_is_an_error_in_json_without_its_details(serve, path, caplog):
+def test_a_service_that_breaks_is_an_error_in_json_without_its_details(serve, asked, path, caplog):
     def broken(*given):
         raise RuntimeError("secret")
 
-    answer = serve(page=broken, alerts=broken, journal=broken).get(path)
+    answer = serve(page=broken, alerts=broken, responses=asked(refuses=RuntimeError("secret"))).get(path)
     assert answer.status_code == 500
     assert answer.json()["errorType"] == "internal"
     assert "secret" not in answer.text
