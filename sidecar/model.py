@@ -142,6 +142,7 @@ class AlertEvent:
     alert: Alert
     at_ms: int
     restored: bool = False
+    source: str = ""  # who told: "" our own rules, else e.g. "alertmanager"
 
 
 @dataclass(frozen=True, slots=True)

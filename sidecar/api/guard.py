@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +12,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sidecar.api.replies import failure
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who may ask one site for a change. `local`: it is on a Unix socket, and its mode has decided already."""
+
+    token_file: Path | None = None
+    local: bool = False
+
+    def refusal(self, request: Request) -> Response | None:
+        """None for a request that may go on."""
+        return None if self.local else refusal(request, self.token_file)
+
+    def named(self, request: Request) -> Response | None:
+        """The same where being on this machine is not enough: the token, or the Unix socket."""
+        if not self.local and self.token_file is None:
+            return failure(403, "set http.token_file and send the token, or use the Unix socket in run_dir")
+        return self.refusal(request)
 
 
 def refusal(request: Request, token_file: Path | None) -> Response | None:

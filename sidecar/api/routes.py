@@ -16,42 +16,43 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sidecar.api.guard import refusal
+from sidecar.api.guard import Guard
 from sidecar.api.parameters import MAX_BODY
 from sidecar.api.prometheus import PrometheusApi
 from sidecar.api.replies import alert, failure, success
+from sidecar.api.responses import MAX_MESSAGE, WEBHOOK, ResponsesApi
 from sidecar.api.services import Services
 from sidecar.api.turns import Turns
 from sidecar.errors import ConfigError
 
 MAX_TARGET = 8192  # bytes of path and query
-_JOURNAL_DEFAULT, _JOURNAL_MAX = 100, 10_000
 
 _log = logging.getLogger(__name__)
 
 
-def full(services: Services, turns: Turns | None = None) -> ASGIApp:
-    """The whole API. `turns` is how queries share the event loop's thread with everything else."""
-    return _app(everything(services, turns))
+def full(services: Services, turns: Turns | None = None, *, local: bool = False) -> ASGIApp:
+    """The whole API. `turns` is how queries share the event loop's thread with everything else; `local`: on a Unix
+    socket, whose mode has let in who may do anything.
+    """
+    return _app(everything(services, turns, local=local))
 
 
-def everything(services: Services, turns: Turns | None = None) -> list[Route]:
+def everything(services: Services, turns: Turns | None = None, *, local: bool = False) -> list[Route]:
     """Every route there is."""
-    site = _Site(services)
+    guard = Guard(services.token_file, local=local)
+    site = _Site(services, guard)
     return [
         *_public(site),
         _route("/-/reload", site.reload, "POST"),
         _route("/api/v1/alerts", site.alerts),
         *(_route(path, answer, *methods) for path, answer, methods in PrometheusApi(services, turns).endpoints()),
-        _route("/api/v1/experiments", site.experiments),
-        _route("/api/v1/journal", site.journal),
-        _route("/api/v1/responses/{episode}/{response}/approve", site.approve, "POST"),
+        *(_route(path, answer, *methods) for path, answer, methods in ResponsesApi(services, guard).endpoints()),
     ]
 
 
 def metrics_only(services: Services) -> ASGIApp:
     """What a listener that is open to the network offers: /metrics and health."""
-    return _app(_public(_Site(services)))
+    return _app(_public(_Site(services, Guard(services.token_file))))
 
 
 def _public(site: _Site) -> list[Route]:
@@ -87,8 +88,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 class _Site:
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, guard: Guard) -> None:
+        self._services, self._guard = services, guard
         self._reloading = asyncio.Lock()
 
     async def metrics(self, request: Request) -> Response:
@@ -109,7 +110,7 @@ class _Site:
         return PlainTextResponse("spikewatch is ready.\n")
 
     async def reload(self, request: Request) -> Response:
-        if refused := refusal(request, self._services.token_file):
+        if refused := self._guard.refusal(request):
             return refused
         try:
             async with self._reloading:
@@ -123,23 +124,6 @@ class _Site:
 
     async def alerts(self, request: Request) -> Response:
         return success({"alerts": [alert(one) for one in self._services.alerts()]})
-
-    async def experiments(self, request: Request) -> Response:
-        return success({"experiments": list(self._services.experiments())})
-
-    async def journal(self, request: Request) -> Response:
-        given = request.query_params.get("limit", str(_JOURNAL_DEFAULT))
-        if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= _JOURNAL_MAX):
-            return failure(400, f"limit must be a number from 1 to {_JOURNAL_MAX}, not {given[:40]!r}")
-        return success({"entries": list(self._services.journal(int(given)))})
-
-    async def approve(self, request: Request) -> Response:
-        if refused := refusal(request, self._services.token_file):
-            return refused
-        refused_why = self._services.approve(request.path_params["episode"], request.path_params["response"])
-        if refused_why is None:
-            return success({"approved": True})
-        return failure(404 if refused_why.kind == "unknown" else 409, refused_why.reason)
 
 
 class _Limits:
@@ -156,7 +140,8 @@ class _Limits:
 def _too_large(scope: dict[str, Any] | Scope) -> Response | None:
     if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
         return failure(414, f"the address is longer than {MAX_TARGET} bytes", headers={"Connection": "close"})
+    most = MAX_MESSAGE if scope["path"] == WEBHOOK else MAX_BODY
     for name, value in scope["headers"]:
-        if name == b"content-length" and (not value.isdigit() or int(value[:12]) > MAX_BODY):
-            return failure(413, f"the body is larger than {MAX_BODY} bytes", headers={"Connection": "close"})
+        if name == b"content-length" and (not value.isdigit() or int(value[:12]) > most):
+            return failure(413, f"the body is larger than {most} bytes", headers={"Connection": "close"})
     return None

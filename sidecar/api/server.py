@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -46,9 +49,8 @@ class Server:
 
     async def start(self) -> None:
         """Raises OSError, with the address in its text, where it cannot be listened on."""
-        listening = _bind(self._host, self._port)
-        self.address = listening.getsockname()[:2]
-        self._task = asyncio.create_task(self._uvicorn.serve(sockets=[listening]), name=f"http {self.address}")
+        listening = self._listening()
+        self._task = asyncio.create_task(self._uvicorn.serve(sockets=[listening]), name=f"http {self.url}")
         running = asyncio.create_task(self._uvicorn.running.wait())
         await asyncio.wait([running, self._task], return_when=asyncio.FIRST_COMPLETED)
         running.cancel()
@@ -56,12 +58,63 @@ class Server:
             listening.close()
             await self._task
 
+    @property
+    def url(self) -> str:
+        """Where it listens, for people."""
+        return "http://{}:{}".format(*self.address)
+
+    def _listening(self) -> socket.socket:
+        listening = _bind(self._host, self._port)
+        self.address = listening.getsockname()[:2]
+        return listening
+
     async def stop(self) -> None:
         """Closes the listener, then the connections. Ends within the grace given and a little more."""
         self._uvicorn.leaving.set()
         if self._task is not None:
             await self._task
             self._task = None
+
+
+class UnixServer(Server):
+    """The same on a Unix socket that only its owner can connect to. A socket that is left over is replaced."""
+
+    def __init__(self, app: ASGIApp, path: Path, *, grace_s: int = 1) -> None:
+        """Makes the path's folder (0700) when it starts, if it is not there."""
+        super().__init__(app, str(path), 0, grace_s=grace_s)
+        self._path = path
+
+    @property
+    def url(self) -> str:
+        """Where it listens, for people."""
+        return f"unix:{self._path}"
+
+    def _listening(self) -> socket.socket:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # Bound under another name and then moved: nobody finds a socket that is not yet closed to others.
+        waiting = self._path.with_name(self._path.name + ".new")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._path.exists() and not self._path.is_socket():
+                raise OSError(errno.EEXIST, "exists and is not a socket: move it away")
+            waiting.unlink(missing_ok=True)
+            listening.setblocking(False)
+            listening.bind(str(waiting))
+            os.chmod(waiting, 0o600)
+            listening.listen(128)
+            os.replace(waiting, self._path)
+            self._inode = os.lstat(self._path).st_ino
+        except OSError as e:
+            listening.close()
+            raise OSError(e.errno, f"cannot listen on {self._path}: {e.strerror or e}") from e
+        return listening
+
+    async def stop(self) -> None:
+        """As of `Server`; removes the path if it is still ours."""
+        await super().stop()
+        with contextlib.suppress(OSError, AttributeError):
+            if os.lstat(self._path).st_ino == self._inode:
+                self._path.unlink()
 
 
 class _Embedded(uvicorn.Server):

@@ -6,21 +6,62 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Protocol
 
 from sidecar.alerting.group import GroupStatus
 from sidecar.api.queries import Bounds
 from sidecar.errors import Problem
 from sidecar.model import JSON, Alert, MetricInfo
+from sidecar.responses.journal import Wanted
 from sidecar.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why something asked for is not done: there is no such thing, or this is not the time."""
+class Responses(Protocol):
+    """What the routes about responses call. What cannot be done raises RequestError, which knows its status."""
 
-    kind: Literal["unknown", "conflict"]
-    reason: str
+    def responses(self) -> Sequence[JSON]:
+        """Every response, how far it may go, and its breakers."""
+        ...
+
+    def experiments(self) -> Sequence[JSON]:
+        """Those under way."""
+        ...
+
+    def journal(self, wanted: Wanted) -> Sequence[JSON]:
+        """Entries, oldest first."""
+        ...
+
+    def approvals(self) -> Sequence[JSON]:
+        """Plans that wait for an answer, oldest first."""
+        ...
+
+    def approve(self, episode: str, response: str, by: str, valid_ms: int | None) -> None:
+        """A yes, which counts for `valid_ms`; None: as long as the response says."""
+        ...
+
+    def reject(self, episode: str, response: str, by: str) -> None:
+        """A no."""
+        ...
+
+    def reset(self, response: str, by: str) -> None:
+        """Closes the breakers of a response."""
+        ...
+
+    def kill_switch(self) -> JSON:
+        """Whether it is on, who turned it on, when and why."""
+        ...
+
+    def halt(self, by: str, reason: str) -> JSON:
+        """Turns the kill switch on."""
+        ...
+
+    def resume(self, by: str) -> JSON:
+        """Turns it off."""
+        ...
+
+    def receive(self, body: bytes) -> JSON:
+        """A webhook message of an Alertmanager."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +74,6 @@ class Data:
     bounds: Bounds = field(default_factory=Bounds)
 
 
-def _nothing() -> Sequence[JSON]:
-    return ()
-
-
-def _nothing_to_approve(episode: str, response: str) -> Refusal | None:
-    return Refusal("unknown", f"episode {episode!r} has no response {response!r} waiting for approval")
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything the routes call. None of it may block: it runs on the event loop."""
@@ -49,9 +82,7 @@ class Services:
     not_ready: Callable[[], str]  # why not yet; empty once ready
     reload: Callable[[], Awaitable[Sequence[Problem]]]  # warnings; raises ConfigError and keeps what runs
     alerts: Callable[[], Iterable[Alert]]  # pending and firing
-    experiments: Callable[[], Sequence[JSON]] = _nothing
-    journal: Callable[[int], Sequence[JSON]] = lambda limit: ()  # the newest `limit` entries
-    approve: Callable[[str, str], Refusal | None] = _nothing_to_approve  # (episode, response)
+    responses: Responses | None = None  # None: this sidecar answers no alerts
     rules: Callable[[], Sequence[GroupStatus]] = lambda: ()
     catalogue: Callable[[], Iterable[MetricInfo]] = lambda: ()
     data: Data = field(default_factory=Data)

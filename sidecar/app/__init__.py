@@ -13,17 +13,19 @@ from pathlib import Path
 
 from sidecar import __version__
 from sidecar.api.routes import full, metrics_only
-from sidecar.api.server import Server
-from sidecar.api.services import Data, Refusal, Services
-from sidecar.app import records
+from sidecar.api.server import Server, UnixServer
+from sidecar.api.services import Data, Services
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.sidecar import Sidecar
 from sidecar.app.waker import Waker
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import ConfigError, Problem, StateError
-from sidecar.plugins import Registry
+from sidecar.plugins import Registry, allowed
 from sidecar.responses.response import Policy
 from sidecar.settings import load
+
+API_SOCKET = "api.sock"
+"""In `run_dir`: the whole API, for who may open it."""
 
 _UNKNOWN = ("revision", "branch", "buildUser", "buildDate", "goVersion")  # what Prometheus says of its build, too
 
@@ -40,11 +42,11 @@ def build(
 
     Raises ConfigError with every problem, StateError.
     """
-    registry = Registry()
+    loaded = load(config, environ)
+    registry = Registry(allow=allowed(loaded.settings.plugins.allow))
     registry.discover()
     for problem in registry.problems:
         _log.error("plugin left out: %s", problem)
-    loaded = load(config, environ)
     rulebook = load_rulebook(loaded, registry)
     for warning in rulebook.warnings:
         _log.warning("%s", warning)
@@ -58,19 +60,12 @@ def services(sidecar: Sidecar, reload: Reload) -> Services:
     """What the API may call; `reload` gives warnings, or raises ConfigError and keeps what runs."""
     settings = sidecar.rulebook.loaded.settings
     token = settings.http.token_file
-
-    def approve(episode: str, response: str) -> Refusal | None:
-        refused = sidecar.approve(episode, response, "api")
-        return Refusal("unknown", refused) if refused else None
-
     return Services(
         page=lambda accept: sidecar.exposition.page(accept),
         not_ready=lambda: "" if sidecar.vitals.ticks else "the first evaluation has not run",
         reload=reload,
         alerts=lambda: sidecar.manager.alerts(),
-        experiments=lambda: [records.experiment(x) for x in sidecar.responder.experiments()],
-        journal=lambda limit: records.newest_entries(sidecar.journal, limit),
-        approve=approve,
+        responses=sidecar.control,
         rules=lambda: sidecar.manager.rules(),
         catalogue=sidecar.catalogue,
         data=Data(
@@ -95,9 +90,10 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
         return warnings
 
     offered = services(sidecar, reload)
-    servers = [Server(full(offered), *settings.http.address)]
+    servers: list[Server] = [Server(full(offered), *settings.http.address)]
     if settings.metrics is not None:
         servers.append(Server(metrics_only(offered), *settings.metrics.address))
+    servers.append(UnixServer(full(offered, local=True), sidecar.rulebook.loaded.path(settings.run_dir) / API_SOCKET))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -114,7 +110,7 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
             raise StateError(e.strerror or str(e)) from e
         waker.start()
         sidecar.tick()
-        _log.info("running: %s", ", ".join(f"http://{host}:{port}" for host, port in (s.address for s in started)))
+        _log.info("running: %s", ", ".join(s.url for s in started))
         await stopping.wait()
     finally:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # requests that are cut off now are no errors

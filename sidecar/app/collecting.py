@@ -13,6 +13,7 @@ from sidecar.collectors.runner import Runner
 from sidecar.errors import ConfigError, Problem
 from sidecar.hooks import Collector, CollectorSettings
 from sidecar.plugins import Registry
+from sidecar.responses.trial import OOM_FACT
 from sidecar.settings import Loaded
 from sidecar.store import Store
 
@@ -69,4 +70,6 @@ class Facts:
         now = self._clock.monotonic_ms()
         if self._read_at is None or now - self._read_at >= FACTS_KEPT_MS:
             self._facts, self._read_at = cgroup.facts(), now
-        return self._facts
+        # Read each time: a trainer that is gone because it was killed for memory must be seen to be.
+        kills = cgroup.oom_kills()
+        return self._facts if kills is None else {**self._facts, OOM_FACT: kills}

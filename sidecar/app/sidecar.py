@@ -5,36 +5,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import select
-import sys
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
 from sidecar import promql
+from sidecar.actuators.egress import EgressList
+from sidecar.actuators.http import HttpActuator
+from sidecar.actuators.notes import Notes
 from sidecar.alerting import persistence
 from sidecar.alerting.manager import Manager
 from sidecar.alerting.rules import literal_queries
 from sidecar.alerting.runner import QueryFunc
 from sidecar.alerting.writing import StoreWriter
-from sidecar.app import collecting, records
+from sidecar.app import collecting, money, records, views
+from sidecar.app.control import Control, SilencedAlerts
 from sidecar.app.files import claim
+from sidecar.app.lines import Lines
 from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals
 from sidecar.clock import Clock
 from sidecar.collectors.runner import Runner, status_samples
-from sidecar.errors import Problem, ResponseError, StateError
-from sidecar.model import Labels, MetricInfo, Sample, labels_of
+from sidecar.errors import Problem, StateError
+from sidecar.model import AlertState, Labels, MetricInfo, Sample, labels_of
 from sidecar.outputs.alertmanager import Notifier
 from sidecar.outputs.exposition import Exposition
 from sidecar.outputs.lane import Limits
+from sidecar.outputs.silences import SilenceReader
 from sidecar.plugins import Registry
 from sidecar.recording import Recorder
 from sidecar.responses.engine import Responder
 from sidecar.responses.journal import Journal
+from sidecar.responses.killswitch import FILE as KILL_SWITCH
+from sidecar.responses.killswitch import KillSwitch
 from sidecar.responses.response import Policy
+from sidecar.responses.savings import Savings
 from sidecar.responses.store_measure import STEPS, StoreMeasure
 from sidecar.settings import Loaded, Settings, load
 from sidecar.statedb import StateDB
@@ -75,20 +83,32 @@ class Sidecar:
             _log.error("the state database was corrupt; it is kept as %s and a new one begun", self.db.set_aside)
         self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock)
         self._channel_state = Recorder(self.store, "channel")
-        self.journal = Journal(self.db, write_line=write_line or _stdout)
+        self.savings = Savings()
+        self.journal = Journal(self.db, write_line=write_line or Lines().write, on_entry=self.savings.take)
+        egress = settings.egress
+        self.http = HttpActuator(
+            EgressList(egress.allow), state_dir / "requests.json", clock, timeout_ms=egress.timeout
+        )
         self.collectors = self._runner(rulebook)
         self._facts = collecting.Facts(clock)
         measure = StoreMeasure(self.store, settings.evaluation_interval)
+        sights = views.Sights(measure, lambda: self._newest_ms)
+        platform = settings.kill_switch
+        self.switch = KillSwitch(state_dir / KILL_SWITCH, loaded.path(platform) if platform else None)
+        self.silenced = SilencedAlerts(clock, self._external)
         self.responder = Responder(
             rulebook.responses,
-            {"trainer": self.channel},
-            registry.remediations,
+            {"trainer": self.channel, "http": self.http, "notes": Notes()},
+            views.seeing(registry.remediations, sights),
             measure,
             self.journal,
             caps=rulebook.caps,
             policy=policy,
             facts=self._facts,
             usd_per_hour=self._usd_per_hour,
+            halted=self.switch.on,
+            silenced=self.silenced,
+            pod=settings.external_labels.get("pod", "") or socket.gethostname(),
         )
         query, look = self._queries(rulebook)
         self.manager = Manager(
@@ -99,14 +119,24 @@ class Sidecar:
             persistence=persistence.SqliteAlertStore(self.db),
             **_surroundings(settings),
         )
-        self.notifier = _notifier(rulebook, clock)
+        self.notifier, self.silences = _notifier(rulebook, clock), self._silence_reader(rulebook)
+        self.control = Control(
+            self.responder,
+            self.switch,
+            clock,
+            log=self.journal,
+            external=self._external,
+            firing=lambda: [a.labels for a in self.manager.alerts() if a.state is AlertState.FIRING],
+        )
         self.exposition = Exposition(
             NewestValues(self.store, clock),
             self.catalogue(),
             {
                 "sidecar": self.samples,
                 "notifier": lambda: self.notifier.samples(),
+                "silences": lambda: self.silences.samples(),
                 "responder": lambda: self.responder.samples(),
+                "savings": lambda: self.savings.samples(),
             },
         )
         self._adopted(rulebook)
@@ -122,9 +152,10 @@ class Sidecar:
         interval = rulebook.loaded.settings.evaluation_interval
         program = promql.compile([rule.expr for group in rulebook.groups for rule in group.rules])
         read = promql.compile([*program.exprs, *literal_queries(rulebook.groups)])
-        judged = promql.compile(self.responder.exprs())
+        seen = views.reads(self._registry.remediations, (r.remediation for r in rulebook.responses))
+        judged = promql.compile([*self.responder.exprs(), *seen])
         behind = max((group.query_offset_ms for group in rulebook.groups), default=0)
-        self.store.reserve(_spans(read, judged, self.responder.spans(), behind))
+        self.store.reserve(_spans(read, judged, {**seen, **self.responder.spans()}, behind))
         return (
             program.bind(self.store, interval_ms=interval).at,
             lambda expr, t_ms: promql.evaluate(self.store, expr, t_ms, interval),
@@ -133,6 +164,12 @@ class Sidecar:
     def _runner(self, rulebook: Rulebook) -> Runner:
         budget = rulebook.loaded.settings.collector_cpu_budget
         return collecting.runner(rulebook.collectors, self._registry, self.store, self.clock, budget)
+
+    def _external(self) -> Mapping[str, str]:
+        return self.rulebook.loaded.settings.external_labels
+
+    def _silence_reader(self, rulebook: Rulebook) -> SilenceReader:
+        return SilenceReader(rulebook.endpoints, self.silenced.learn, rulebook.loaded.settings.silence_interval)
 
     def _usd_per_hour(self) -> float | None:
         settings = self.rulebook.loaded.settings
@@ -146,8 +183,10 @@ class Sidecar:
         """Opens the trainer's socket and takes over what a former process left."""
         self.channel.start()
         self._started = True
+        money.recover(self.savings, self.journal)
         self.responder.recover(self.clock.now_ms())
         self.notifier.start()
+        self.silences.start()
 
     def tick(self) -> None:
         """One round. A part that fails is counted and logged, and does not keep the others from their turn."""
@@ -156,7 +195,9 @@ class Sidecar:
         self._part("trainer", lambda: self._listen(now))
         self._part("collectors", lambda: self.collectors.tick(now))
         self._part("alerting", lambda: self._evaluate(now))
+        self._part("responses", lambda: self.control.tick(now))
         self._part("responses", lambda: self.responder.tick(now))
+        self._part("savings", lambda: self._book(now))
         self.vitals.tick_seconds = time.perf_counter() - started
 
     def _instant(self) -> int:
@@ -176,10 +217,13 @@ class Sidecar:
         self._channel_state.record(status_samples("trainer", self.channel.status()), now)
 
     def _evaluate(self, now: int) -> None:
-        events = self.manager.tick(now)
+        # The responder hears of edges first: one that it has not heard of must not be on disk as old news.
+        self.manager.tick(now, lambda events: self._part("responses", lambda: self.responder.on_events(events, now)))
         self.notifier.send(self.manager.sendable())
-        if events:
-            self._part("responses", lambda: self.responder.on_events(events, now))
+
+    def _book(self, now: int) -> None:
+        who = self.channel.identity()
+        self.savings.advance(now, who.run_ids if who else None)
 
     def _part(self, name: str, work: Callable[[], object]) -> None:
         try:
@@ -200,7 +244,7 @@ class Sidecar:
         try:
             loaded = load(self._config, self._environ)
             rulebook = load_rulebook(loaded, self._registry)
-            notifier = _notifier(rulebook, self.clock)
+            notifier, silences = _notifier(rulebook, self.clock), self._silence_reader(rulebook)
             collectors = None
             budgets = [b.loaded.settings.collector_cpu_budget for b in (rulebook, self.rulebook)]
             if rulebook.collectors != self.rulebook.collectors or budgets[0] != budgets[1]:
@@ -218,15 +262,23 @@ class Sidecar:
             self.collectors.close(timeout_s=0)
             self.collectors = collectors
         old, self.notifier = self.notifier, notifier
+        read, self.silences = self.silences, silences
         notifier.start()
+        silences.start()
         self._adopted(rulebook)
-        closing = asyncio.get_running_loop().create_task(old.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        for work in (old.close(), read.close()):
+            closing = asyncio.get_running_loop().create_task(work)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         return rulebook.warnings
 
     def _adopted(self, rulebook: Rulebook) -> None:
+        self.silenced.only([e.settings.url for e in rulebook.endpoints])
         self.rulebook = rulebook
+        settings = rulebook.loaded.settings
+        self.http.replace_egress(EgressList(settings.egress.allow), settings.egress.timeout)
+        if self._usd_per_hour() is not None:
+            self.savings.expect(r.name for r in rulebook.responses)
         self.vitals.config_hash = rulebook.hash
         self.vitals.reload_ok = True
         self.vitals.loaded_at_ms = self.clock.now_ms()
@@ -238,6 +290,8 @@ class Sidecar:
             self._part("responses", lambda: self.responder.stop(now))
             self._part("alerting", lambda: self.manager.close(now))
         self.channel.close()
+        await self.http.close()
+        await self.silences.close()
         await self.notifier.close(drain_s=1.0)
         self.collectors.close(timeout_s=0.3)
         self.db.close()
@@ -246,14 +300,6 @@ class Sidecar:
             self._lock = None
 
     # --- for the API -------------------------------------------------------------------------------------------------
-
-    def approve(self, episode: str, response: str, by: str) -> str:
-        """Empty when approved, else why not."""
-        try:
-            self.responder.approve(episode, response, by, self.clock.now_ms())
-        except ResponseError as e:
-            return str(e)
-        return ""
 
     def samples(self) -> Iterable[Sample]:
         """The sidecar's own metrics only."""
@@ -293,10 +339,3 @@ def _surroundings(settings: Settings) -> _Surroundings:
 
 def _notifier(rulebook: Rulebook, clock: Clock) -> Notifier:
     return Notifier(rulebook.endpoints, clock, Limits(resend_delay_ms=rulebook.loaded.settings.resend_delay))
-
-
-def _stdout(line: str) -> None:
-    """Raises BlockingIOError where nobody reads: that must not hold up the watch, and the table has every entry."""
-    if not select.select([], [sys.stdout], [], 0)[1]:
-        raise BlockingIOError("stdout takes nothing more")
-    print(line, file=sys.stdout, flush=True)  # noqa: T201  the journal's lines are this program's output

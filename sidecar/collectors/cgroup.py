@@ -27,6 +27,25 @@ def facts(
     return found
 
 
+def oom_kills(
+    cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc"), pid: int | str = "self"
+) -> float | None:
+    """Processes killed for memory so far, of the outermost visible group that counts them; None where none does.
+
+    With control groups v2 a group counts what is below it, too. A container usually sees its own group only; the
+    whole pod shows where the pod's group is mounted.
+    """
+    paths = _paths(proc_root, pid)
+    for groups, file in (
+        (_enclosing(cgroup_root, paths.get("", "/")), "memory.events"),
+        (_enclosing(_controller(cgroup_root, "memory"), paths.get("memory", "/")), "memory.oom_control"),
+    ):
+        counts = [n for group in groups if (n := _whole(_entry(group / file, "oom_kill"))) is not None]
+        if counts:
+            return float(counts[-1])
+    return None
+
+
 def _quotas(cgroup_root: Path, proc_root: Path, pid: int | str) -> Iterator[float]:
     paths = _paths(proc_root, pid)
     for group in _enclosing(cgroup_root, paths.get("", "/")):

@@ -129,27 +129,32 @@ class Book:
         self._firing.pop(key_of(episode.alert), None)
         self._records.closed(episode.id, reason, now_ms)
 
-    def interrupt(self, now_ms: int) -> None:
+    # These three yield after each episode: there may be thousands, and whoever commits does not let them pile up.
+
+    def interrupt(self, now_ms: int) -> Iterator[None]:
         """Ends everything that is open because the process ends."""
         for episode in self:
             self._decide_all(episode, Refusal("interrupted"), now_ms)
             self.close(episode, "interrupted", now_ms)
+            yield
 
-    def take_over(self, now_ms: int) -> None:
+    def take_over(self, now_ms: int) -> Iterator[None]:
         """Ends what a former process left open: its alerts open episodes anew only with a new edge."""
         for identifier, undecided in self._records.unfinished():
             for response in undecided:
                 self._records.decided(identifier, response, "interrupted", now_ms)
                 self._tally.decision("interrupted")
             self._records.closed(identifier, "interrupted", now_ms)
+            yield
 
-    def drop_missing(self, responses: Iterable[str], now_ms: int) -> None:
+    def drop_missing(self, responses: Iterable[str], now_ms: int) -> Iterator[None]:
         """Ends the attempts of responses that a reload has removed."""
         there = set(responses)
         for episode in self:
             for attempt in episode.undecided:
                 if attempt.response not in there:
                     self.decide(episode, attempt, Refusal("response_removed"), now_ms)
+            yield
 
     def waiting_for_approval(self) -> list[tuple[Episode, Attempt]]:
         """Every plan that is shown and not answered, oldest episode first."""

@@ -6,7 +6,7 @@ and no lease is renewed, so that the trainer falls back to the values it had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sidecar.errors import ResponseError, StateError
 from sidecar.hooks import Actuator, Remediation
@@ -25,6 +25,9 @@ from sidecar.responses.statistics import Judgement, Window
 from sidecar.responses.tally import Tally
 from sidecar.responses.trial import OOM_FACT
 from sidecar.responses.trials import Trials
+
+BATCH = 500
+"""Edges, or episodes, between two commits: a storm is written in pieces, and does not pile up in memory."""
 
 
 class Responder:
@@ -112,6 +115,10 @@ class Responder:
         own = response.approval.expires_ms
         return self._policy.approval_ttl_ms if own is None else own
 
+    def decision(self, episode: str, response: str) -> str:
+        """The reason of a decision that has been taken; empty where there is none."""
+        return self._records.decision(episode, response)
+
     def breakers(self, response: str) -> Mapping[str, int]:
         """By pod, job or fleet: how many experiments in a row did not help."""
         return self._ledger.ineffective(response)
@@ -133,23 +140,21 @@ class Responder:
     def recover(self, now_ms: int) -> None:
         """Takes over what a former process left: closes what was never sent, reverts or keeps what may be in effect."""
         self._trials.take_over(self._facts().get(OOM_FACT), now_ms)
-        self._book.take_over(now_ms)
-        self._commit(now_ms)
+        self._in_batches(self._book.take_over(now_ms), now_ms)
 
     def stop(self, now_ms: int) -> None:
         """SIGTERM: sends nothing more. An experiment under way is left to its lease, and to `recover`."""
         if self._stopped:
             return
         self._stopped = True
-        self._book.interrupt(now_ms)
+        self._in_batches(self._book.interrupt(now_ms), now_ms)
         self._records.sidecar("interrupted", now_ms, experiments=[x.change_id for x in self.experiments()])
         self._commit(now_ms)
 
     def replace(self, responses: Iterable[Response], caps: Mapping[str, Mode] | None, now_ms: int) -> None:
         """A reload. Running experiments keep the response they began with; attempts of one that is gone end."""
         self._configure(responses, caps or {})
-        self._book.drop_missing(self._responses, now_ms)
-        self._commit(now_ms)
+        self._in_batches(self._book.drop_missing(self._responses, now_ms), now_ms)
 
     # --- people -----------------------------------------------------------------------------------------------------
 
@@ -182,8 +187,12 @@ class Responder:
         """Edges of alerts, in order. Raises StateError when they cannot be journalled (they are kept and retried)."""
         if self._stopped:
             return
-        self._book.take(events, self._responses.values(), now_ms)
-        self._commit(now_ms)
+        self._in_batches(self._taken(events, now_ms), now_ms, size=1)
+
+    def _taken(self, events: Sequence[AlertEvent], now_ms: int) -> Iterator[None]:
+        for i in range(0, len(events), BATCH):
+            self._book.take(events[i : i + BATCH], self._responses.values(), now_ms)
+            yield
 
     def tick(self, now_ms: int) -> None:
         """One look at everything open. Raises StateError when the journal cannot be written; then only the way back
@@ -334,6 +343,21 @@ class Responder:
         return price * judgement.estimate.speedup
 
     # --- writing and sending ----------------------------------------------------------------------------------------
+
+    def _in_batches(self, work: Iterable[None], now_ms: int, size: int = BATCH) -> None:
+        """Commits after every so many pieces of work. Where the disk refuses, all of it is done first."""
+        refused: StateError | None = None
+        number = 0
+        for number, _ in enumerate(work, 1):
+            if number % size == 0:
+                try:
+                    self._commit(now_ms)
+                except StateError as e:
+                    refused = e
+        if number == 0 or number % size:
+            self._commit(now_ms)
+        if refused is not None and self._journal.pending:
+            raise refused
 
     def _commit(self, now_ms: int) -> None:
         outbox = self._trials.take_outbox()

@@ -17,7 +17,7 @@ from typing import Any
 from sidecar.errors import StateError
 from sidecar.statedb import StateDB
 
-MAX_WAITING = 100_000  # rows held in memory while the disk refuses them; entries beyond are dropped and counted
+MAX_WAITING = 20_000  # entries, and statements, held in memory while the disk refuses them; those beyond are dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,44 @@ class Entry:
         return to_json({**fields, "data": self.data})
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which entries: those after a row id, `limit` of them; empty texts are no condition. `newest`: the last ones."""
+
+    after_id: int = 0
+    limit: int = 1000
+    kind: str = ""
+    episode: str = ""
+    response: str = ""
+    newest: bool = False
+
+
+def read(db: StateDB, wanted: Wanted) -> list[tuple[int, Entry]]:
+    """Committed entries with their row ids, oldest first. Raises StateError when the file cannot be read."""
+    where = ["id > ?"]
+    args: list[Any] = [wanted.after_id]
+    for column in ("kind", "episode", "response"):
+        if value := getattr(wanted, column):
+            where.append(f"{column} = ?")
+            args.append(value)
+    order = "DESC" if wanted.newest else "ASC"
+    sql = f"SELECT * FROM journal WHERE {' AND '.join(where)} ORDER BY id {order} LIMIT ?"
+    try:
+        rows = db.connection.execute(sql, [*args, wanted.limit]).fetchall()
+    except sqlite3.Error as e:
+        raise StateError(f"{db.path}: cannot be read: {e}") from e
+    found = [
+        (row["id"], Entry(row["at_ms"], row["kind"], row["episode"], row["response"], row["change_id"], _data(row)))
+        for row in rows
+    ]
+    return found[::-1] if wanted.newest else found
+
+
+def _data(row: sqlite3.Row) -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads(row["data"])
+    return data
+
+
 class Journal:
     """The journal table and whatever else must become durable with it. Use from one thread."""
 
@@ -57,7 +95,7 @@ class Journal:
         self.unwritten_lines = 0  # lines that stdout refused
         self._write_line, self._on_entry = write_line, on_entry
         self._max_rows = max_rows
-        self._since_trim = 0
+        self._since_trim = max_rows  # the first commit trims: who restarts often would never get there by counting
         self._rows: list[tuple[str, tuple[Any, ...]]] = []
         self._entries: list[Entry] = []
         self._committed: list[Entry] = []
@@ -74,9 +112,14 @@ class Journal:
         else:
             self._entries.append(entry)
 
-    def put(self, sql: str, row: tuple[Any, ...]) -> None:
-        """Adds a statement to the unit of work; statements run in the order given."""
-        self._rows.append((sql, row))
+    def put(self, sql: str, row: tuple[Any, ...], *, needed: bool = True) -> None:
+        """Adds a statement to the unit of work; statements run in the order given. One that is not `needed` for what
+        comes after a restart is dropped and counted where too many wait.
+        """
+        if not needed and len(self._rows) >= MAX_WAITING:
+            self.dropped += 1
+        else:
+            self._rows.append((sql, row))
 
     def commit(self) -> None:
         """Makes the unit of work durable. Raises StateError, keeping it for the next attempt, when the disk refuses."""
@@ -103,17 +146,14 @@ class Journal:
             if self._write_line is not None:
                 try:
                     self._write_line(entry.line())
-                except OSError:  # a closed pipe must not stop a rollback; the table has the entry
+                except (OSError, ValueError):  # a closed pipe must not stop a rollback; the table has the entry
                     self.unwritten_lines += 1
             if self._on_entry is not None:
                 self._on_entry(entry)
 
     def entries(self, after_id: int = 0, limit: int = 1000, *, episode: str = "") -> Iterator[tuple[int, Entry]]:
         """Committed entries with their row ids, oldest first; of one episode where given."""
-        where, args = ("id > ? AND episode = ?", [after_id, episode]) if episode else ("id > ?", [after_id])
-        for row in self.rows(f"SELECT * FROM journal WHERE {where} ORDER BY id LIMIT ?", [*args, limit]):
-            about = (row["episode"], row["response"], row["change_id"])
-            yield row["id"], Entry(row["at_ms"], row["kind"], *about, json.loads(row["data"]))
+        yield from read(self.db, Wanted(after_id, limit, episode=episode))
 
     def rows(self, sql: str, args: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Reads what is committed. Raises StateError when the file cannot be read."""

@@ -39,6 +39,7 @@ class Records:
             "active_at_ms": alert.active_at_ms,
             "responses": list(responses),
             **({"restored": True} if event.restored else {}),
+            **({"source": event.source} if event.source else {}),
         }
         self._journal.note(Entry(event.at_ms, "edge", data=data))
 
@@ -62,12 +63,15 @@ class Records:
         self._journal.put(
             "INSERT OR IGNORE INTO episodes (id, alert, opened_at_ms) VALUES (?,?,?)",
             (episode.id, to_json(alert), episode.opened_at_ms),
+            needed=False,
         )
 
     def closed(self, episode_id: str, reason: str, now_ms: int) -> None:
         """An episode ends."""
         self._journal.put(
-            "UPDATE episodes SET closed_at_ms = ?, reason = ? WHERE id = ?", (max(1, now_ms), reason, episode_id)
+            "UPDATE episodes SET closed_at_ms = ?, reason = ? WHERE id = ?",
+            (max(1, now_ms), reason, episode_id),
+            needed=False,
         )
 
     def unfinished(self) -> list[tuple[str, list[str]]]:
@@ -94,11 +98,14 @@ class Records:
         self._journal.put(
             "INSERT OR IGNORE INTO decisions (episode, response, at_ms, reason, data) VALUES (?,?,?,?,?)",
             (episode_id, response, now_ms, reason, to_json(data)),
+            needed=bool(change_id),
         )
         self._journal.note(Entry(now_ms, "decision", episode_id, response, change_id, data))
         if not change_id:  # a plan that may have been shown and will not be carried out
             self._journal.put(
-                "UPDATE experiments SET phase = 'closed' WHERE change_id = ?", (change_of(episode_id, response),)
+                "UPDATE experiments SET phase = 'closed' WHERE change_id = ?",
+                (change_of(episode_id, response),),
+                needed=False,
             )
 
     # --- experiments ------------------------------------------------------------------------------------------------
@@ -137,6 +144,13 @@ class Records:
         if usd_per_hour is not None:
             data["usd_per_hour"] = round(usd_per_hour, 4)
         self._journal.note(Entry(now_ms, "verdict", x.episode, x.response, x.change_id, data))
+
+    def decision(self, episode_id: str, response: str) -> str:
+        """The reason of a decision; empty where there is none."""
+        rows = self._journal.rows(
+            "SELECT reason FROM decisions WHERE episode = ? AND response = ?", (episode_id, response)
+        )
+        return str(rows[0]["reason"]) if rows else ""
 
     def unclosed(self) -> list[Experiment]:
         """Experiments that a former process left."""

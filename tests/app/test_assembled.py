@@ -118,7 +118,9 @@ def test_a_part_that_fails_is_counted_and_the_others_have_their_turn(sidecar, mo
         own = getattr(sidecar, name)
         real = own.tick
         monkeypatch.setattr(
-            own, "tick", broken if name == part else lambda now, n=name, tick=real: (turns.append(n), tick(now))[1]
+            own,
+            "tick",
+            broken if name == part else lambda now, *more, n=name, tick=real: (turns.append(n), tick(now, *more))[1],
         )
     tick(sidecar, 2)
     assert turns == [name for name in names if name != part] * 2

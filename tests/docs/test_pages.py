@@ -63,8 +63,8 @@ def test_every_command_that_a_page_shows_exists():
     from sidecar.cli import _COMMANDS
 
     for page in PAGES:
-        shown = set(re.findall(r"^(?:\$ )?spikewatch (\w+)", page.read_text(), re.M))
-        shown |= set(re.findall(r"`spikewatch (\w+)", page.read_text()))
+        shown = set(re.findall(r"^(?:\$ )?spikewatch ([\w-]+)", page.read_text(), re.M))
+        shown |= set(re.findall(r"`spikewatch ([\w-]+)", page.read_text()))
         assert shown <= set(_COMMANDS), f"{page.name}: {shown - set(_COMMANDS)}"
 
 

@@ -1,0 +1,69 @@
+"""How commands ask a running sidecar: over HTTP with its token, or through its Unix socket."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_TIMEOUT_S = 10.0
+
+
+class Asking:
+    """One sidecar. What it refuses, and that it cannot be reached, is printed; the exit status is then 1."""
+
+    def __init__(self, url: str, socket: Path | None, token_file: Path | None) -> None:
+        self._url, self._socket, self._token_file = url.rstrip("/"), socket, token_file
+
+    def __call__(self, method: str, path: str, form: Mapping[str, str] | None = None, **params: str) -> Any:
+        """The `data` of the answer."""
+        import httpx
+
+        where = f"the socket {self._socket}" if self._socket else self._url
+        headers = {}
+        if self._token_file is not None:
+            headers["Authorization"] = "Bearer " + self._token_file.read_text(encoding="utf-8").strip()
+        transport = httpx.HTTPTransport(uds=str(self._socket)) if self._socket else None
+        base = "http://localhost" if self._socket else self._url
+        try:
+            with httpx.Client(transport=transport, trust_env=False, timeout=_TIMEOUT_S, headers=headers) as client:
+                sent = {k: v for k, v in (form or {}).items() if v}
+                answer = client.request(method, base + path, data=sent or None, params=params or None)
+                said = answer.json()
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
+            fail(f"{where} cannot be reached: {e} (is the sidecar running? --url, --socket)")
+        except ValueError:
+            fail(f"{where} does not answer like a sidecar")
+        if answer.status_code != 200:
+            fail(str(said.get("error", f"HTTP {answer.status_code}") if isinstance(said, dict) else said))
+        return said["data"]
+
+
+def fail(message: str) -> Any:
+    """Prints it and leaves with status 1."""
+    click.echo(f"spikewatch: {message}", err=True)
+    sys.exit(1)
+
+
+def sidecar_options(command: _F) -> _F:
+    """Which sidecar is asked."""
+    for option in (
+        click.option("--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its token."),
+        click.option("--socket", type=click.Path(path_type=Path), help="Its Unix socket, run_dir/api.sock: no token."),
+        click.option("--url", default="http://127.0.0.1:9478", show_default=True, help="Its address."),
+    ):
+        command = option(command)
+    return command
+
+
+def who() -> str:
+    """The name a decision is recorded under, where none is given."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as containers have
+        return "cli"
