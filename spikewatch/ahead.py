@@ -12,7 +12,10 @@ from typing import Any
 
 from spikewatch.segments import Part
 
-_NEEDED = ("_prefetch_factor", "_num_workers", "_tasks_outstanding", "_try_put_index", "_in_order")
+_NEEDED = (
+    "_prefetch_factor", "_num_workers", "_tasks_outstanding", "_try_put_index", "_in_order", "_send_idx",
+    "_workers_num_tasks", "_workers_status",
+)  # fmt: skip
 
 
 def can_change(part: Part) -> bool:
@@ -26,11 +29,13 @@ def change(part: Part, prefetch: int) -> None:
     iterator = part.iterator
     stream = part.take_stream()
     part.give_stream(stream)
-    iterator._prefetch_factor = part.prefetch = prefetch
+    part.prefetch = prefetch
+    iterator._prefetch_factor = prefetch
     if not isinstance(vars(iterator).get("_try_put_index"), _Patient):
         iterator._try_put_index = _Patient(iterator)
-    most = prefetch * iterator._num_workers
-    while iterator._tasks_outstanding < most and stream.more() and not stream.broken():
+    before = -1
+    while before < iterator._send_idx and stream.more() and not stream.broken():
+        before = iterator._send_idx
         iterator._try_put_index()
 
 
@@ -44,5 +49,20 @@ class _Patient:
 
     def __call__(self) -> None:
         iterator = self._iterator()
-        if iterator is not None and iterator._tasks_outstanding < iterator._prefetch_factor * iterator._num_workers:
+        if iterator is None:
+            return
+        # What was asked of a worker that reached the end of its share of an iterable-style dataset never comes, and
+        # torch counts it as under way for ever: waiting for that would end the pass too early.
+        wanted = iterator._prefetch_factor
+        lost = sum(
+            tasks
+            for tasks, works in zip(iterator._workers_num_tasks, iterator._workers_status, strict=True)
+            if not works
+        )
+        if iterator._tasks_outstanding - lost >= wanted * iterator._num_workers:
+            return
+        iterator._prefetch_factor = iterator._tasks_outstanding + 1  # torch raises from there on
+        try:
             type(iterator)._try_put_index(iterator)
+        finally:
+            iterator._prefetch_factor = wanted

@@ -7,10 +7,11 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from spikewatch import ahead, arrivals, randomness
-from spikewatch.batches import BatchLengths
+from spikewatch.batches import BatchLengths, measure
+from spikewatch.batching_stream import Cut, Cutter
 from spikewatch.layout import TRAIN
 from spikewatch.meter import Meter
-from spikewatch.segments import Part
+from spikewatch.segments import Part, Settings, Stream
 
 if TYPE_CHECKING:
     from spikewatch.tuner import Tuner
@@ -23,21 +24,29 @@ class LivePass:
     ends the workers as it does without us.
     """
 
-    __slots__ = ("__weakref__", "_arrivals", "_lengths", "_parts", "_tuner", "given", "over", "thread")
+    __slots__ = (
+        "__weakref__", "_arrivals", "_before", "_dismissed", "_lengths", "_parts", "_tuner", "cutter", "given", "over",
+        "thread",
+    )  # fmt: skip
 
-    def __init__(self, tuner: Tuner, part: Part, lengths: BatchLengths) -> None:
+    def __init__(self, tuner: Tuner, part: Part, lengths: BatchLengths, before: int = 0) -> None:
+        """`before`: batches of the loader's own sampler that were handed over in the run that this one resumes."""
         self._tuner = tuner
         self._parts: deque[Part] = deque()
-        self._begin(part, lengths)
+        self._dismissed: list[Part] = []  # their workers are told to stop
+        self._begin(part, lengths, before)
 
-    def _begin(self, part: Part, lengths: BatchLengths) -> None:
+    def _begin(self, part: Part, lengths: BatchLengths, before: int) -> None:
         self._parts.clear()
         self._parts.append(part)
         self._arrivals = arrivals.watch(part.iterator)
         self._lengths = lengths
+        self._before = before
         self.given = 0  # batches handed over in this pass
         self.over = False
         self.thread: int | None = None  # who asks for batches
+        self.cutter: Cutter | None = part.cutter()
+        self._tuner.counts(before)
 
     def __iter__(self) -> LivePass:
         return self
@@ -65,6 +74,9 @@ class LivePass:
             batch = next(part.iterator)
         except StopIteration:
             asked, batch = False, self._continue()
+        except Exception:
+            part.failed += 1
+            raise
         finally:
             total = meter.wait_clock[0]
             meter.wait_clock = (total, 0)  # before the time is read, see `meter.elapsed`
@@ -76,22 +88,36 @@ class LivePass:
 
     def _carefully(self) -> Any:
         """Any other request: outside training, or of a part that must not draw from the run's random state."""
-        tuner = self._tuner
+        tuner, part = self._tuner, self._parts[0]
         began = tuner.wait_begins()
         self.thread = get_ident()
         try:
             try:
-                batch = self._request(self._parts[0])
+                batch = self._request(part)
             except StopIteration:
                 batch = self._continue()
+            except Exception:
+                part.failed += 1
+                raise
         finally:
             tuner.wait_ends(began)
         self._received(tuner.meter, batch)
         return batch
 
     def _received(self, meter: Meter, batch: Any) -> None:
+        piece = None
+        if self.cutter is not None:
+            piece = self.cutter.handed(sum(part.unread() for part in self._parts))
+        batching = self._tuner.batching
+        if batching is not None:
+            batching.handed(piece)
         try:
-            meter.received(*self._lengths.of(self.given, batch))
+            if piece is not None and piece.samples is not None:
+                meter.received(piece.samples, measure(batch)[1])
+            else:
+                meter.received(*self._lengths.of(self.given, batch))
+            if self._dismissed:
+                self._sweep()
         except Exception:  # noqa: BLE001  the training loop must not see our mistakes
             meter.errors += 1
         self.given += 1
@@ -99,7 +125,9 @@ class LivePass:
     def _continue(self) -> Any:
         """The first batch of the next part that has one; the present part is over."""
         while len(self._parts) > 1:
-            self._parts.popleft().end()
+            done = self._parts.popleft()
+            self._before += done.taken()
+            done.end()
             part = self._parts[0]
             self._arrivals = arrivals.watch(part.iterator)
             try:
@@ -107,7 +135,14 @@ class LivePass:
             except StopIteration:
                 pass
         self.over = True
+        self._sweep(wait=True)
         raise StopIteration
+
+    def _sweep(self, wait: bool = False) -> None:
+        """Tidies up after iterators whose workers have stopped."""
+        for part in [part for part in self._dismissed if wait or part.gone()]:
+            self._dismissed.remove(part)
+            part.end()
 
     def _request(self, part: Part) -> Any:
         if part.private is not None:
@@ -132,32 +167,77 @@ class LivePass:
         """The next pass with workers that live on; the DataLoader calls it."""
         began = self._tuner.wait_begins()
         try:
+            self._sweep(wait=True)
             part = self._tuner.next_pass(loader, list(self._parts))
         finally:
             self._tuner.wait_ends(began)
-        self._begin(part, self._tuner.lengths(loader))
+        self._begin(part, self._tuner.lengths(loader), self._tuner.openings.skipped)
 
-    def settings(self) -> tuple[int, int]:
-        """(workers, prefetch factor) of the newest part."""
-        return self._parts[-1].workers, self._parts[-1].prefetch
+    def position(self) -> int:
+        """Batches of the loader's own sampler handed over in this pass; where they are cut, in whole groups."""
+        if self.cutter is not None:
+            return self.cutter.done
+        return self._before + sum(part.taken() for part in self._parts)
 
-    def move(self, workers: int, prefetch: int) -> None:
+    def settings(self) -> Settings:
+        """Of the newest part."""
+        return self._parts[-1].settings()
+
+    def move(self, wanted: Settings) -> None:
         """Continues this pass with other settings. Raises what the loader raises; the pass is then as it was."""
         newest = self._parts[-1]
-        if (workers, prefetch if workers else newest.prefetch) == (newest.workers, newest.prefetch):
+        if not wanted.workers:
+            wanted = wanted._replace(prefetch=newest.prefetch)
+        now = newest.settings()
+        if wanted == now:
             return
-        if workers and workers == newest.workers and ahead.can_change(newest):
-            ahead.change(newest, prefetch)
+        if wanted.workers and wanted == now._replace(prefetch=wanted.prefetch) and ahead.can_change(newest):
+            ahead.change(newest, wanted.prefetch)
             return
         stream = newest.take_stream()
         try:
             if not stream.more():
                 return  # every batch of this pass is under way
             stream.remember()
-            part = self._tuner.open_part(stream, workers, prefetch, int(newest.iterator._base_seed))
+            part = self._tuner.openings.continuation(stream, wanted, int(newest.iterator._base_seed))
         except BaseException:
             stream.rewind()
             newest.give_stream(stream)
             raise
         stream.forget()
         self._parts.append(part)
+
+    def recut(self, cut: Cut) -> None:
+        """Continues this pass with batches of another size, from the next one on. What workers have made ready in
+        the old size is dropped and made again. Only between two groups, see `Cutter.aligned`. Does not fail.
+        """
+        if self.cutter is None:
+            return
+        newest = self._parts[-1]
+        stream = newest.take_stream()
+        self.cutter = Cutter(self.cutter.rest(stream.error()), cut, self.cutter.done)
+        rest = Stream(self.cutter)
+        stays = newest
+        if newest.workers and rest.more():
+            stays = self._opened(rest, newest)
+        else:
+            newest.give_stream(rest)
+        for part in self._parts:
+            if part is not stays:
+                part.dismiss()
+                self._dismissed.append(part)
+        self._parts = deque([stays])
+        self._arrivals = arrivals.watch(stays.iterator)
+
+    def _opened(self, rest: Stream, like: Part) -> Part:
+        """Without workers where they do not start: by now other ranks have changed, this one must not stay behind."""
+        openings, seed = self._tuner.openings, int(like.iterator._base_seed)
+        rest.remember()
+        try:
+            part = openings.continuation(rest, like.settings(), seed)
+        except Exception as error:  # noqa: BLE001  whatever the loader raises
+            rest.rewind()
+            self._tuner.no_workers(error)
+            return openings.continuation(rest, like.settings()._replace(workers=0), seed)
+        rest.forget()
+        return part

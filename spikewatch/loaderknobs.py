@@ -1,4 +1,4 @@
-"""The knobs of a DataLoader, `num_workers` and `prefetch_factor`: their bounds, and when they are closed."""
+"""The knobs of how a DataLoader loads: workers, batches ahead, pinned memory; bounds, and when they are closed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spikewatch.knob import Knob
 from spikewatch.refusal import Refused
 from spikewatch.tuner import Tuner
 
-NAMES = ("num_workers", "prefetch_factor")
+NAMES = ("num_workers", "prefetch_factor", "pin_memory")
 
 WORKERS_PER_CPU = 8  # more than that many worker processes a usable CPU only fight each other
 SHM_SHARE = 0.5  # of the free shared memory that batches under way may take
@@ -36,26 +36,19 @@ class LoaderKnobs:
 
     def knobs(self) -> Sequence[Knob]:
         tuner, cpus = self._tuner, len(os.sched_getaffinity(0))
-        workers = max(min(self._limits.max_workers, cpus * WORKERS_PER_CPU), tuner.workers_at_first)
-        prefetch = max(self._limits.max_prefetch, tuner.prefetch_at_first)
+        workers = max(min(self._limits.max_workers, cpus * WORKERS_PER_CPU), tuner.at_first.workers)
+        prefetch = max(self._limits.max_prefetch, tuner.at_first.prefetch)
         return (
             Knob("num_workers", "int", "processes", 0, workers),
             Knob("prefetch_factor", "int", "batches per worker", 1, prefetch),
+            Knob("pin_memory", "bool"),
         )
 
     def values(self) -> Mapping[str, Any]:
         return self._tuner.values()
 
     def unavailable(self) -> Mapping[str, str]:
-        draws = self._tuner.probe.draws
-        if draws is False:
-            return {}
-        reason = (
-            "it is not known yet whether asking for a batch draws from the run's random state"
-            if draws is None
-            else "asking for a batch draws from the run's random state, a change would shift it"
-        )
-        return dict.fromkeys(NAMES, reason)
+        return self._tuner.unavailable()
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raises Refused(no_room) for more batches under way than shared memory holds."""

@@ -26,11 +26,12 @@ def capture() -> State:
 
 
 def restore(state: State) -> None:
-    """Puts a captured state back."""
+    """Puts a captured state back, or what was captured of it."""
     ours, python, numpys = state
     if ours is not None:
         sys.modules["torch"].set_rng_state(ours)
-    random.setstate(python)
+    if python is not None:
+        random.setstate(python)
     if numpys is not None:
         sys.modules["numpy"].random.set_state(numpys)
 

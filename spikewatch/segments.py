@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from spikewatch import randomness
+from spikewatch.batching_stream import Cutter
 
 NEEDED = ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter", "DataLoader")
 _GOLDEN = 0x9E37_79B9_7F4A_7C15  # spreads consecutive numbers over 64 bits
+
+
+class Settings(NamedTuple):
+    """How an iterator loads: worker processes, batches each works ahead, whether batches go to pinned memory."""
+
+    workers: int
+    prefetch: int
+    pin: bool
 
 
 class Stream:
@@ -61,6 +70,19 @@ class Stream:
                 return False
         return True
 
+    @property
+    def source(self) -> Iterator[Any]:
+        """What it draws from."""
+        return self._source
+
+    def ahead(self) -> int:
+        """How many index batches it has drawn and not given."""
+        return len(self._ahead)
+
+    def error(self) -> BaseException | None:
+        """The sampler's error that it met drawing ahead, if it did."""
+        return next((value for good, value in self._ahead if not good), None)
+
     def broken(self) -> bool:
         """Whether the next thing is the sampler's error, to be raised when the loader gets there."""
         return bool(self._ahead) and not self._ahead[0][0]
@@ -98,16 +120,23 @@ class Handover:
 class Part:
     """One iterator of a pass. `private`: the random state its samples are loaded with, None for the process's own."""
 
-    __slots__ = ("iterator", "ours", "prefetch", "private", "workers")
+    __slots__ = ("failed", "iterator", "ours", "pin", "prefetch", "private", "workers")
 
     def __init__(
-        self, iterator: Any, workers: int, prefetch: int, ours: bool, private: randomness.PrivateRandom | None = None
+        self,
+        iterator: Any,
+        settings: Settings,
+        ours: bool,
+        private: randomness.PrivateRandom | None = None,
     ) -> None:
         self.iterator = iterator
-        self.workers = workers
-        self.prefetch = prefetch
+        self.workers, self.prefetch, self.pin = settings
         self.ours = ours  # opened here on a stream, not by the loader itself
         self.private = private
+        self.failed = 0  # requests that raised
+
+    def settings(self) -> Settings:
+        return Settings(self.workers, self.prefetch, self.pin)
 
     def take_stream(self) -> Stream:
         """Takes the index stream away: this part will end with the batches it has under way."""
@@ -119,6 +148,36 @@ class Part:
         """Puts the stream (back) in."""
         self.iterator._sampler_iter = stream
 
+    def cutter(self) -> Cutter | None:
+        """What cuts the index batches that this part still gets; None where nothing does, or another part has it."""
+        source = self.iterator._sampler_iter
+        if isinstance(source, Stream):
+            source = source.source
+        return source if isinstance(source, Cutter) else None
+
+    def unread(self) -> int:
+        """Index batches it has drawn that were not handed over as batches."""
+        iterator = self.iterator
+        source = iterator._sampler_iter
+        drawn = source.ahead() if isinstance(source, Stream) else 0
+        return drawn + iterator._send_idx - iterator._rcvd_idx if self.workers else drawn
+
+    def taken(self) -> int:
+        """Batches handed over, or lost to an error of the dataset's, since it was opened or reset."""
+        return int(self.iterator._rcvd_idx) if self.workers else int(self.iterator._num_yielded) + self.failed
+
+    def dismiss(self) -> None:
+        """Tells the workers to stop after what they are doing, and does not wait. `end` is still to be called."""
+        iterator = self.iterator
+        if self.workers and not iterator._shutdown:
+            iterator._workers_done_event.set()
+            for number in range(len(iterator._workers)):
+                iterator._mark_worker_as_unavailable(number, shutdown=True)
+
+    def gone(self) -> bool:
+        """Whether no worker runs any more, so that `end` will not wait."""
+        return not self.workers or not any(worker.is_alive() for worker in self.iterator._workers)
+
     def end(self) -> None:
         """Stops the workers, also those meant to outlive a pass."""
         stop = getattr(self.iterator, "_shutdown_workers", None)
@@ -126,9 +185,7 @@ class Part:
             stop()
 
 
-def open_part(
-    loader: Any, stream: Stream, workers: int, prefetch: int, *, generator: Any, private_seed: int | None
-) -> Part:
+def open_part(loader: Any, stream: Stream, wanted: Settings, *, generator: Any, private_seed: int | None) -> Part:
     """Starts an iterator with these settings on `stream`, everything else as in `loader`. Draws nothing.
 
     `generator` gives the workers' base seed. Raises whatever the loader raises; the stream then has to be rewound.
@@ -142,9 +199,13 @@ def open_part(
     settings.update(loader.__dict__)
     settings.pop("_get_iterator", None)
     settings["_iterator"] = None
-    settings["batch_sampler"] = Handover(stream, loader.batch_sampler)
+    workers = wanted.workers
+    # torch takes its index batches from the sampler where batch_size=None says that it makes whole batches
+    sampler = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    settings[sampler] = Handover(stream, settings[sampler])
     settings["num_workers"] = workers
-    settings["prefetch_factor"] = prefetch if workers else None
+    settings["prefetch_factor"] = wanted.prefetch if workers else None
+    settings["pin_memory"] = wanted.pin
     settings["persistent_workers"] = loader.persistent_workers and workers > 0
     settings["generator"] = generator
     if not workers:
@@ -155,7 +216,7 @@ def open_part(
         iterator = kind(shadow)
     if private_seed is not None and not workers:
         private = randomness.PrivateRandom(private_seed)
-    return Part(iterator, workers, prefetch, ours=True, private=private)
+    return Part(iterator, wanted, ours=True, private=private)
 
 
 def seeded(base_seed: int, number: int) -> Any:

@@ -23,14 +23,49 @@ def why_not(loader: Any) -> str:
         return f"{kind.__name__} opens its iterators itself"
     if "_get_iterator" in vars(loader):
         return "another tool has replaced the loader's _get_iterator"
-    if loader._dataset_kind != inner._DatasetKind.Map or isinstance(loader.dataset, data.IterableDataset):
-        return "an iterable-style dataset keeps its position in the workers"
-    if isinstance(loader.dataset, getattr(data, "MapDataPipe", ())):
-        return "a data pipe shards itself by worker"
-    if loader.batch_sampler is None:
-        return "without a batch sampler (batch_size=None) there is no stream of batches to hand over"
-    if loader.multiprocessing_context is not None:
-        return "a multiprocessing context was given"
     if not all(hasattr(inner, name) for name in ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter")):
         return "this torch opens its iterators in another way"
+    return ""
+
+
+def why_workers_stay(loader: Any) -> str:
+    """Empty for a loader whose index batches can be handed from worker to worker; else the reason.
+
+    The number of batches that workers work ahead can be changed all the same.
+    """
+    data = sys.modules["torch.utils.data"]
+    inner = sys.modules["torch.utils.data.dataloader"]
+    if isinstance(loader.dataset, (getattr(data, "MapDataPipe", ()), getattr(data, "IterDataPipe", ()))):
+        return "a data pipe shards itself by worker"
+    if loader._dataset_kind != inner._DatasetKind.Map or isinstance(loader.dataset, data.IterableDataset):
+        return "an iterable-style dataset keeps its position in the workers"
+    return ""
+
+
+def why_not_recut(loader: Any) -> str:
+    """Empty for a loader whose batches can be cut anew while it runs; else the reason."""
+    stays = why_workers_stay(loader)
+    if stays:
+        return stays
+    sampler = loader.batch_sampler
+    if sampler is None:
+        return "with batch_size=None the dataset makes the batches"
+    if own_batch_size(loader) is None:
+        return f"{type(sampler).__name__} has no batch_size, so nobody knows how many samples a batch should have"
+    if not loader.in_order:
+        return "with in_order=False nobody knows which samples were handed over"
+    return ""
+
+
+def own_batch_size(loader: Any) -> int | None:
+    """Samples in a full batch of the loader as it was made; None where it does not say."""
+    sampler = getattr(loader, "batch_sampler", None)
+    size = getattr(sampler, "own_size", None) or getattr(sampler, "batch_size", None)
+    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
+
+
+def why_not_pinned() -> str:
+    """Empty where torch can pin batches. Waits for no device."""
+    if not sys.modules["torch"].accelerator.is_available():
+        return "no accelerator is there to copy pinned memory to"
     return ""

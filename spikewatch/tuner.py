@@ -1,200 +1,248 @@
-"""The two knobs of a DataLoader, `num_workers` and `prefetch_factor`, changed while it runs.
-
-As long as nothing was changed, every pass is opened by the loader itself. Afterwards passes are opened here, with
-exactly the draws from the random state that the unchanged loader would have made.
-"""
+"""One instrumented DataLoader: how it loads and how its batches are cut, changed while it runs."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import types
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from spikewatch import segments
 from spikewatch.arrivals import Arrivals
 from spikewatch.batches import BatchLengths
+from spikewatch.batching import Batching, pass_shape
+from spikewatch.batching_stream import Cut
 from spikewatch.layout import MISSING
 from spikewatch.livepass import LivePass
+from spikewatch.loaderopening import Openings, draws_at_once
+from spikewatch.loaderposition import Position, from_state, to_state
 from spikewatch.meter import Meter
 from spikewatch.randomness import DrawProbe
 from spikewatch.refusal import Refused
-from spikewatch.segments import Part, Stream
+from spikewatch.segments import Part, Settings
+from spikewatch.suitability import why_not_pinned, why_not_recut, why_workers_stay
 
-TORCH_DEFAULT_PREFETCH = 2  # what torch uses where there are workers and nothing is said
+log = logging.getLogger("spikewatch")
+
+OTHER_THREAD = "the loader is read by another thread than the one that calls step()"
 
 
 class Tuner:
     """Instruments one DataLoader. All methods but the read-only ones run on the training thread."""
 
-    def __init__(self, loader: Any, meter: Meter) -> None:
-        """`loader` must have passed `suitability.why_not`. Its `_get_iterator` is overridden on the instance."""
+    def __init__(self, loader: Any, meter: Meter, batching: Batching | None = None) -> None:
+        """`loader` must have passed `suitability.why_not`. Its `_get_iterator` is overridden on the instance.
+        `batching`: of a loop that accumulates gradients over this loader's batches.
+        """
         self._loader = weakref.ref(loader)
         self.meter = meter
+        self.batching = batching
         self.taken = True  # by the run that made it, until that is closed
-        self.workers: int = loader.num_workers
-        self.prefetch: int = loader.prefetch_factor or TORCH_DEFAULT_PREFETCH
-        self.workers_at_first = self.workers
-        self.prefetch_at_first = self.prefetch
-        self._opened = False
-        self._changed = False
-        self._parts_opened = 0
-        self._passes: weakref.WeakSet[LivePass] = weakref.WeakSet()
-        self.probe = DrawProbe(needed=not self.workers or not _draws_at_once(loader))
+        self.openings = Openings(loader, batching)
+        self._fixed = why_workers_stay(loader)
+        self._uncut = why_not_recut(loader)
+        self._passes: tuple[weakref.ref[LivePass], ...] = ()  # replaced whole: other threads read it without a lock
+        self._unsafe_at_open = ""
+        known = draws_at_once(loader) or bool(self._fixed)
+        self.probe = DrawProbe(needed=not self.settings.workers or not known)
+        self._order_known = draws_at_once(loader)
         self._show()
         running = loader._iterator
         if running is not None:  # workers that live on, begun before us
-            self._opened = True
-            loader._iterator = self._live(loader, self._native_part(running))
+            self.openings.begun = True
+            loader._iterator = self._live(loader, self.openings.native(running))
+            loader._iterator.over = running._rcvd_idx >= running._send_idx
         loader._get_iterator = Opener(loader, self)
 
-    def take_over(self, meter: Meter) -> None:
+    def take_over(self, meter: Meter, batching: Batching | None) -> None:
         """A new run measures this loader from now on."""
         self.meter, self.taken = meter, True
+        self.batching = batching
+        self.openings.count_for(batching)
+        if not self._uncut:
+            self.openings.recut(Cut())  # the new loop begins with the loader's own batches
         self._show()
 
-    # --- opening passes ---------------------------------------------------------------------------------------------
+    @property
+    def settings(self) -> Settings:
+        """How the loader loads now."""
+        return self.openings.settings
+
+    @property
+    def at_first(self) -> Settings:
+        """How it loaded before any change."""
+        return self.openings.at_first
+
+    # --- passes -----------------------------------------------------------------------------------------------------
 
     def open_pass(self, loader: Any) -> LivePass:
         """`iter(loader)`."""
         began = self.wait_begins()
+        self._unsafe_at_open = self._unsafe()
         try:
-            if self._changed:
-                # A loader whose workers live on draws a base seed once, for its first pass.
-                fresh = not (self._opened and loader.persistent_workers and self.workers_at_first)
-                part = self._open_changed(loader, fresh)
-            else:
-                part = self._native_part(type(loader)._get_iterator(loader))
+            part = self.openings.open_pass(loader)
         finally:
             self.wait_ends(began)
-        self._opened = True
         return self._live(loader, part)
 
     def next_pass(self, loader: Any, parts: list[Part]) -> Part:
         """The next pass over persistent workers; `parts` are what is left of the one before."""
-        for part in parts[:-1]:
-            part.end()
-        self._count_pass()
-        newest = parts[-1]
-        if newest.iterator._persistent_workers and self._fits(newest):
-            if newest.ours:
-                newest.iterator._index_sampler.stream = self._stream(iter(loader.batch_sampler))
-            newest.iterator._reset(loader)
-            return newest
-        newest.end()
-        return self._open_changed(loader, fresh=False)
-
-    def _fits(self, part: Part) -> bool:
-        return (part.workers, part.prefetch) == (self.workers, self.prefetch)
+        part = self.openings.next_pass(loader, parts)
+        self.meter.pass_begins()
+        return part
 
     def _live(self, loader: Any, part: Part) -> LivePass:
-        live = LivePass(self, part, self.lengths(loader))
-        self._passes.add(live)
-        self._count_pass()
+        live = LivePass(self, part, self.lengths(loader), self.openings.skipped)
+        self._passes = (*(known for known in self._passes if known() is not None), weakref.ref(live))
+        self.meter.pass_begins()
         return live
 
-    def _native_part(self, iterator: Any) -> Part:
-        return Part(iterator, self.workers, self.prefetch, ours=False)
+    def passes(self) -> list[LivePass]:
+        """Those under way, oldest first: not at their end, and their loop not left."""
+        return [live for live in (known() for known in self._passes) if live is not None and not live.over]
 
-    def _open_changed(self, loader: Any, fresh: bool) -> Part:
-        sampler = loader.batch_sampler
-        if fresh:
-            # torch makes the sampler's iterator, draws the base seed, and with workers makes the iterator again.
-            source = iter(sampler)
-            generator, seed = segments.draw_base_seed(loader)
-            if self.workers_at_first:
-                source = iter(sampler)
-            stream = self._stream(source)
-        else:
-            stream = self._stream(iter(sampler))
-            seed = self._number()
-            generator = segments.seeded(seed, seed)
-        return segments.open_part(
-            loader, stream, self.workers, self.prefetch, generator=generator, private_seed=self._private(seed)
-        )
-
-    @staticmethod
-    def _stream(source: Any) -> Stream:
-        stream = Stream(source)
-        stream.more()  # here the sampler draws its seed, and that draw is the run's own
-        return stream
-
-    def _private(self, seed: int) -> int | None:
-        """Samples loaded here that would have been loaded in workers must not draw from the run's random state."""
-        return seed if self.workers_at_first else None
-
-    def _number(self) -> int:
-        self._parts_opened += 1
-        return self._parts_opened
-
-    def open_part(self, stream: Stream, workers: int, prefetch: int, base_seed: int) -> Part:
-        """The continuation of a pass. Raises what the loader raises."""
+    def counts(self, before: int = 0) -> None:
+        """A pass begins, or goes on after `before` batches, whose groups the loop's `Batching` counts itself."""
         loader = self._loader()
-        if loader is None:
-            raise Refused("unsupported", "the loader is gone")
-        generator = segments.seeded(base_seed, self._number())
-        return segments.open_part(
-            loader,
-            stream,
-            workers,
-            prefetch,
-            generator=generator,
-            private_seed=self._private(generator.initial_seed()),
-        )
+        if self.batching is not None and loader is not None:
+            left, full, final = pass_shape(loader)
+            self.batching.begins(None if left is None else left - before, full, final)
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    def values(self) -> dict[str, int]:
+    def values(self) -> dict[str, Any]:
         """The settings now. `prefetch_factor` is the one that applies as soon as there are workers."""
-        return {"num_workers": self.workers, "prefetch_factor": self.prefetch}
+        workers, prefetch, pin = self.settings
+        return {"num_workers": workers, "prefetch_factor": prefetch, "pin_memory": pin}
+
+    def unavailable(self) -> dict[str, str]:
+        """Of `values`, what cannot be changed (now), each with the reason."""
+        draws = self.probe.draws
+        if draws is not False:
+            reason = (
+                "it is not known yet whether asking for a batch draws from the run's random state"
+                if draws is None
+                else "asking for a batch draws from the run's random state, a change would shift it"
+            )
+            return dict.fromkeys(self.values(), reason)
+        reasons = {"num_workers": self._fixed, "pin_memory": why_not_pinned() or self._fixed}
+        if self._fixed and not self.settings.workers:
+            reasons["prefetch_factor"] = "there are no workers, and no more can be added: " + self._fixed
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def change(self, values: Mapping[str, Any]) -> None:
-        """Sets both knobs at once, at a step boundary. Raises Refused; then nothing has changed."""
-        loader = self._loader()
-        if loader is None:
-            raise Refused("unsupported", "the loader is gone")
-        workers = int(values.get("num_workers", self.workers))
-        prefetch = int(values.get("prefetch_factor", self.prefetch))
+        """Sets some of `values` at once, at a step boundary. Raises Refused; then nothing has changed."""
+        loader = self.openings.loader()
+        now = self.settings
+        wanted = Settings(
+            int(values.get("num_workers", now.workers)),
+            int(values.get("prefetch_factor", now.prefetch)),
+            bool(values.get("pin_memory", now.pin)),
+        )
+        if self._fixed and (wanted.workers, wanted.pin) != (now.workers, now.pin):
+            raise Refused("unsupported", self._fixed)
         self._safe_now()
-        running = [p for p in self._passes if not p.over]
-        if any(p.thread not in (None, threading.get_ident()) for p in running):
-            raise Refused("unsupported", "the loader is read by another thread than the one that calls step()")
-        moved: list[tuple[LivePass, tuple[int, int]]] = []
+        running = self.passes()
+        if any(live.thread not in (None, threading.get_ident()) for live in running):
+            raise Refused("unsupported", OTHER_THREAD)
+        moved: list[tuple[LivePass, Settings]] = []
         try:
             for live in running:
                 before = live.settings()
-                live.move(workers, prefetch)
+                live.move(wanted)
                 moved.append((live, before))
         except Exception as error:
             for live, before in moved:
-                live.move(*before)
+                live.move(before)
             if isinstance(error, Refused):
                 raise
             raise Refused("failed", f"{type(error).__name__}: {error}"[:200]) from error
-        self.workers, self.prefetch = workers, prefetch
-        self._changed = True
-        loader.num_workers = workers
-        loader.prefetch_factor = prefetch if workers else None
+        self.openings.settings = wanted
+        self.openings.changed = not self._fixed  # a loader whose workers stay can open its passes itself
+        loader.num_workers, loader.pin_memory = wanted.workers, wanted.pin
+        loader.prefetch_factor = wanted.prefetch if wanted.workers else None
         self._show()
 
+    def why_not_recut(self) -> str:
+        """Empty where batches can be cut anew at the next step boundary; else why they cannot (now)."""
+        if self._uncut:
+            return self._uncut
+        if not self._order_known and self.probe.draws is not False:
+            return self.unavailable()["num_workers"]
+        running = self.passes()
+        if len(running) > 1:
+            return "two passes over the loader are under way"
+        if any(live.cutter is None for live in running):
+            return "the pass under way began before attach"
+        if self.batching is not None and any(live.thread not in (None, self.batching.thread) for live in running):
+            return OTHER_THREAD
+        return self._unsafe_at_open
+
+    def recut(self, cut: Cut) -> None:
+        """Cuts batches anew from the next one on. After `why_not_recut` said nothing and between two groups, this
+        does not fail.
+        """
+        self.openings.recut(cut)
+        for live in self.passes():
+            live.recut(cut)
+            self.counts(live.position())
+        self._show()
+
+    def no_workers(self, error: Exception) -> None:
+        """A pass goes on without workers, for they could not be started."""
+        self.meter.errors += 1
+        log.warning("spikewatch: this pass goes on without workers, they did not start: %r", error)
+
     def _safe_now(self) -> None:
+        trouble = self._unsafe()
+        if trouble:
+            raise Refused("unsupported", trouble)
+
+    @staticmethod
+    def _unsafe() -> str:
         import torch
 
         if torch.get_default_device().type != "cpu":
-            raise Refused("unsupported", "torch's default device is not the CPU")
+            return "torch's default device is not the CPU"
         cuda: Any = torch.cuda
         if cuda.is_initialized() and cuda.is_current_stream_capturing():
-            raise Refused("unsupported", "a CUDA graph is being captured")
+            return "a CUDA graph is being captured"
+        return ""
 
     def _show(self) -> None:
-        self.meter.num_workers = self.workers
-        self.meter.prefetch_factor = self.prefetch if self.workers else MISSING
+        workers, prefetch, _ = self.settings
+        self.meter.num_workers = workers
+        self.meter.prefetch_factor = prefetch if workers else MISSING
         loader = self._loader()
         size = getattr(loader, "batch_size", None) or getattr(
             getattr(loader, "batch_sampler", None), "batch_size", None
         )
         self.meter.batch_size = float(size) if isinstance(size, int) else MISSING
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def position(self) -> dict[str, Any]:
+        """Where the newest pass is, for a checkpoint; see `loaderposition.to_state`. Raises Refused."""
+        loader = self.openings.loader()
+        if self._fixed:
+            raise Refused("unsupported", self._fixed)
+        if not self._order_known and self.probe.draws is not False:
+            raise Refused("unsupported", self.unavailable()["num_workers"])
+        if not loader.in_order:
+            raise Refused("unsupported", "with in_order=False nobody knows which samples were handed over")
+        running, beginning = self.passes(), self.openings.beginning
+        if not running or beginning is None:
+            return to_state(loader, None)
+        unfinished = self.batching.unfinished if self.batching is not None else 0
+        return to_state(loader, Position(max(0, running[-1].position() - unfinished), beginning))
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """The next pass goes on where `position` says. Raises ValueError for one that does not fit, Refused."""
+        loader = self.openings.loader()
+        if self._fixed:
+            raise Refused("unsupported", self._fixed)
+        self.openings.resumes = from_state(loader, state)
 
     # --- what passes report; none of these may ever raise -----------------------------------------------------------
 
@@ -229,9 +277,6 @@ class Tuner:
     def lengths(self, loader: Any) -> BatchLengths:
         return BatchLengths(loader)
 
-    def _count_pass(self) -> None:
-        self.meter.pass_begins()
-
 
 class Opener:
     """The instance's `_get_iterator`. A copy or a pickle of the loader gets the class's own back."""
@@ -254,18 +299,3 @@ class Opener:
 
 def _native(loader: Any) -> Any:
     return types.MethodType(type(loader)._get_iterator, loader)
-
-
-def _draws_at_once(loader: Any) -> bool:
-    """Whether the sampler is one of torch's, all of which draw their order when they begin."""
-    from torch.utils import data
-    from torch.utils.data.distributed import DistributedSampler
-
-    known = (
-        data.SequentialSampler,
-        data.RandomSampler,
-        data.SubsetRandomSampler,
-        data.WeightedRandomSampler,
-        DistributedSampler,
-    )
-    return type(loader.batch_sampler) is data.BatchSampler and type(loader.batch_sampler.sampler) in known
