@@ -56,3 +56,38 @@ def _is_stale(value):
 def sink_of():
     """Makes a sink."""
     return MemorySink
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory):
+    """Gives the path of a stand-in for libnvidia-ml.so.1; `without`: functions an older driver does not have."""
+    import fakenvml
+
+    if fakenvml.compiler() is None:
+        pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1 with")
+    made = {}
+
+    def library(*without):
+        if without not in made:
+            made[without] = fakenvml.build(tmp_path_factory.mktemp("nvml"), without)
+        return made[without]
+
+    return library
+
+
+@pytest.fixture
+def nvml(nvml_library, tmp_path, monkeypatch):
+    """Makes a real collector with a real child on the unmodified nvidia-ml-py, over a scenario."""
+    from nvmlbench import NvmlBench
+
+    made = []
+
+    def make(gpus=1, *, without=(), **settings):
+        file = tmp_path / f"scenario{len(made)}"
+        monkeypatch.setenv("FAKE_NVML", str(file))
+        made.append(NvmlBench(file, gpus, nvml_library(*without), settings))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.collector.close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-MIN_SAMPLES = 50  # ten seconds at 200 ms: fewer say nothing
+MIN_SAMPLES = 40  # eight seconds at 200 ms: fewer say nothing
 MIN_DEVIATION = 0.02  # an activity that moves by less has no shape to compare
 MIN_CORRELATION = 0.5
 GAP = 1.5  # a pause longer than so many steps ends the stretch that can be compared

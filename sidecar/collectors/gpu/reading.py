@@ -54,7 +54,7 @@ class Gpu:
         if not self.moments:
             return
         now = self.moments[-1].t_s
-        if now - self._lag_at >= LAG_EVERY_S:
+        if now - self._lag_at >= (LAG_EVERY_S if self._lag is not None else 1.0):
             self._lag_at = now
             both = [(m.t_s, m.sm, m.dram) for m in self.moments if m.sm is not None and m.dram is not None]
             times, sm, dram = zip(*both, strict=True) if both else ((), (), ())

@@ -38,6 +38,7 @@ class Child:
         self._events = EventThread(nvml)
         self._events.listen(self._inventory.devices)
         self._version = self._driver_version()
+        self.fast()  # the first report tells already whether there is GPM
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from sidecar.collectors.gpu import catalogue
 from sidecar.collectors.gpu.reading import Gpus, Reading
+from sidecar.collectors.gpu.waiting import Moment
 from sidecar.collectors.nvml import faults, names, wire
 from sidecar.collectors.nvml.evidence import EVIDENCE
 from sidecar.collectors.nvml.process import NvmlChild, Settings
@@ -106,6 +108,7 @@ class NvmlCollector:
         self._xids: dict[str, dict[int, int]] = {}
         self._calls: dict[str, list[float]] = {}  # of children before the present one
         self._present_calls: dict[str, list[float]] = {}
+        self._recent: dict[str, deque[Moment]] = {}
         self._gpus = Gpus()
         self._cpu = 0.0  # of children before the present one
         self._stretch = 1
@@ -148,6 +151,9 @@ class NvmlCollector:
         self._count_xids(report["xids"])
         self._present_calls = report["calls"]
         self._readings = [self._reading(gpu) for gpu in report["gpus"]]
+        for uuid in self._recent.keys() - {r.gpu for r in self._readings}:  # of MIG devices that are gone
+            del self._recent[uuid]
+            self._xids.pop(uuid, None)
         return self._samples()
 
     def findings(self) -> Iterator[Finding]:
@@ -311,9 +317,9 @@ class NvmlCollector:
         listening = not gpu["codes"].get("xid")
         if listening and not gpu["parent"]:
             self._xids.setdefault(uuid, {})
-        return names.reading(
-            gpu, names.sharing(gpu, self._settings.sharing), self._xids.get(uuid) if listening else None
-        )
+        recent = self._recent.setdefault(uuid, deque(maxlen=names.RECENT))
+        xids = self._xids.get(uuid) if listening else None
+        return names.reading(gpu, names.sharing(gpu, self._settings.sharing), xids, recent)
 
     def _count_xids(self, events: Iterable[tuple[str, int, int]]) -> None:
         for uuid, xid, count in events:

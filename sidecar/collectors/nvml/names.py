@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ Key = tuple[str, Labels]
 # unhealthy for. These are exported at 0 from the start, any other from its first occurrence.
 APPLICATION_XIDS = (13, 31, 43, 45, 68, 109)
 DEVICE_XIDS = (48, 63, 64, 69, 74, 79, 92, 94, 95, 119, 120)
+
+RECENT = 6  # moments: more than a second at 200 ms
 
 _MIB = float(1 << 20)
 
@@ -75,7 +78,6 @@ VALUES: Mapping[str, tuple[Key, float]] = {
     "procs": _plain("processes"),
     "procs.mem": _plain("processes_memory_bytes"),
 }
-_ACTIVITY = tuple(f"g{number}" for number in (wire.SM, wire.OCCUPANCY, wire.TENSOR, wire.DRAM))
 _CLOCK_KEYS: tuple[Key, ...] = tuple(("clocks_event", (("reason", reason),)) for reason in CLOCK_REASONS)
 
 # What a person asks about → the kinds of call behind it; a capability is as good as the first of them that works.
@@ -94,13 +96,16 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def reading(gpu: JSON, sharing: str, xids: Mapping[int, int] | None) -> Reading:
-    """One entry of a report. `xids`: counts since the sidecar listens; None where nobody listens."""
+def reading(gpu: JSON, sharing: str, xids: Mapping[int, int] | None, recent: deque[Moment]) -> Reading:
+    """One entry of a report. `xids`: counts since the sidecar listens; None where nobody listens. `recent`: the last
+    few moments of this GPU, to which these are added.
+    """
     lost, instance = int(gpu["lost"]), bool(gpu["parent"])
     raw: dict[str, Any] = dict(gpu["values"])
     moments = [Moment(*moment) for moment in gpu["moments"]]
+    recent.extend(moments)
     capabilities = {} if lost else dict(_capabilities(gpu, instance))
-    if _counters_stand_still(raw, moments):
+    if _counters_stand_still(recent):
         capabilities["gpm"] = faults.ZERO_WHILE_BUSY
         raw = {name: value for name, value in raw.items() if not name.startswith("g")}
         moments = [Moment(m.t_s, m.busy) for m in moments]
@@ -139,11 +144,14 @@ def _values(raw: Mapping[str, float]) -> Iterator[tuple[Key, float]]:
             yield key, float(bits >> place & 1)
 
 
-def _counters_stand_still(raw: Mapping[str, float], moments: list[Moment]) -> bool:
-    """Activity counters at zero on a GPU that was busy all the time: they are broken, not the GPU idle."""
-    busy = [m.busy for m in moments if m.busy is not None]
-    known = [raw[name] for name in _ACTIVITY if name in raw]
-    return len(busy) >= 3 and min(busy) >= 0.99 and len(known) >= 2 and not any(known)
+def _counters_stand_still(recent: deque[Moment]) -> bool:
+    """Activity counters at zero on a GPU that was busy all the time: they are broken, not the GPU idle.
+
+    Several moments in a row, because utilization looks back for up to a second.
+    """
+    return len(recent) == recent.maxlen and all(
+        m.busy is not None and m.busy >= 0.99 and m.sm == m.dram == 0 for m in recent
+    )
 
 
 def _capabilities(gpu: JSON, instance: bool) -> Iterator[tuple[str, Status]]:

@@ -1,0 +1,125 @@
+"""Busy but not computing, and the samples made of readings."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.collectors.gpu.reading import Gpus, Reading
+from sidecar.collectors.gpu.waiting import Moment, busy_not_computing_ratio, waits
+from sidecar.model import Availability, Status
+
+SPINNING = {"busy": 1.0, "sm": 0.15, "tensor": 0.0, "dram": 0.01, "link": 1e6}
+
+
+def test_a_kernel_that_spins_on_a_few_sms_waits():
+    assert waits(Moment(0.0, **SPINNING)) is True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"busy": 0.5},  # nothing runs half of the time: waiting for data, or idle
+        {"sm": 0.9},  # it computes
+        {"tensor": 0.3},
+        {"link": 4e10},  # the collective moves data
+    ],
+)
+def test_anything_that_is_at_work_speaks_against_it(change):
+    assert waits(Moment(0.0, **{**SPINNING, **change})) is False
+
+
+@pytest.mark.parametrize("unknown", ["busy", "sm"])
+def test_without_busyness_or_sm_activity_nothing_can_be_said(unknown):
+    assert waits(Moment(0.0, **{**SPINNING, unknown: None})) is None
+
+
+def test_without_tensor_and_link_activity_the_other_two_decide():
+    assert waits(Moment(0.0, busy=1.0, sm=0.1)) is True
+
+
+def test_the_ratio_counts_the_moments_that_can_tell():
+    waiting, working, unknown = Moment(0, **SPINNING), Moment(0, **{**SPINNING, "sm": 0.8}), Moment(0, busy=1.0)
+    assert busy_not_computing_ratio([waiting, working, unknown, waiting, waiting]) == 0.75
+    assert busy_not_computing_ratio([unknown]) is None
+    assert busy_not_computing_ratio([]) is None
+
+
+ratio = st.none() | st.floats(0, 1)
+moments = st.lists(
+    st.builds(Moment, st.just(0.0), busy=ratio, sm=ratio, tensor=ratio, dram=ratio, link=st.none() | st.floats(0, 1e12))
+)
+
+
+@given(moments)
+def test_it_is_a_ratio_and_more_work_never_raises_it(found):
+    before = busy_not_computing_ratio(found)
+    assert before is None or 0 <= before <= 1
+    harder = [Moment(m.t_s, m.busy, None if m.sm is None else 1.0, m.tensor, m.dram, m.link) for m in found]
+    after = busy_not_computing_ratio(harder)
+    assert (after is None) == (before is None)
+    assert after in (None, 0)
+
+
+# --- readings -------------------------------------------------------------------------------------------------------
+
+
+def reading(gpu="GPU-a", at=0.0, n=5, up=True, **moment):
+    own = [Moment(at + i * 0.2, **{**SPINNING, **moment}) for i in range(n)]
+    values = {
+        ("memory_used_bytes", ()): 30.0,
+        ("memory_free_bytes", ()): 10.0,
+        ("clock_hertz", (("clock", "sm"),)): 2e9,
+    }
+    return Reading(gpu, "0", values, own, {"name": "H100", "sharing": "none"}, up=up)
+
+
+def named(samples):
+    return {(s.metric.removeprefix("spikewatch_gpu_"), dict(s.labels)["gpu"]): s for s in samples}
+
+
+def test_a_reading_becomes_samples_with_the_gpus_uuid_and_number():
+    found = named(Gpus().samples([reading()]))
+    assert found["memory_used_ratio", "GPU-a"].value == 0.75
+    assert found["clock_hertz", "GPU-a"].labels == (("clock", "sm"), ("gpu", "GPU-a"), ("index", "0"))
+    assert found["busy_not_computing_ratio", "GPU-a"].value == 1
+    assert found["up", "GPU-a"].value == 1
+    assert dict(found["info", "GPU-a"].labels)["name"] == "H100"
+
+
+def test_the_ratio_looks_back_ten_seconds_over_several_readings():
+    gpus = Gpus()
+    seen = []
+    for second in range(15):
+        samples = named(gpus.samples([reading(at=second, sm=0.9 if second < 5 else 0.1)]))
+        seen.append(samples["busy_not_computing_ratio", "GPU-a"].value)
+    assert seen[4] == 0
+    assert seen[9] == pytest.approx(0.5, abs=0.03)
+    assert seen[14] == 1
+
+
+def test_a_gpu_that_is_down_or_gone_leaves_no_past_behind():
+    gpus = Gpus()
+    list(gpus.samples([reading(sm=0.9)]))
+    found = named(gpus.samples([reading(n=0, up=False)]))
+    assert found["up", "GPU-a"].value == 0
+    assert ("busy_not_computing_ratio", "GPU-a") not in found
+    assert named(gpus.samples([reading(at=1, n=1)]))["busy_not_computing_ratio", "GPU-a"].value == 1
+    list(gpus.samples([]))
+    assert not gpus._gpus
+    assert not gpus._labels
+
+
+def test_memory_stays_bounded_however_long_it_runs():
+    gpus = Gpus()
+    for second in range(300):
+        list(gpus.samples([reading(at=second, n=20)]))
+    assert len(gpus._gpus["GPU-a"].moments) <= 1200
+
+
+def test_what_cannot_be_had_is_told_beside_the_gpu():
+    one = Reading("GPU-a", "0", {}, capabilities={"gpm": Status(Availability.DENIED, "no_permission")})
+    (sample,) = [s for s in Gpus().samples([one]) if s.metric == "spikewatch_gpu_capability"]
+    assert dict(sample.labels) == {
+        **{"gpu": "GPU-a", "index": "0"},
+        **{"capability": "gpm", "state": "denied", "reason": "no_permission"},
+    }
