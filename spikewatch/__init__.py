@@ -5,5 +5,6 @@ Standard library only; torch is looked at where the trainer has loaded it, never
 
 from spikewatch.attaching import attach
 from spikewatch.run import Run
+from spikewatch.serving import Worker, worker
 
-__all__ = ["Run", "attach"]
+__all__ = ["Run", "Worker", "attach", "worker"]

@@ -7,13 +7,12 @@ import logging
 import os
 import select
 import socket
-import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from spikewatch import protocol
+from spikewatch import contact, flight, protocol
 from spikewatch.changes import Ledger
 from spikewatch.identity import identify
 from spikewatch.knobs import KnobSet
@@ -35,12 +34,6 @@ _STEP_SECONDS = FIELDS.index("step_seconds_total")
 _DATA_WAIT = FIELDS.index("data_wait_seconds_total")
 
 
-def listener_uid(connection: socket.socket) -> int:
-    """The user whose process listens at the other end, as the kernel knows it."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
-
-
 class Agent:
     """Runs in a daemon thread. Every error ends in a counter and a new connection, never in the trainer."""
 
@@ -56,6 +49,7 @@ class Agent:
         self._ring = ring
         self._ledger = ledger
         self._knobs = knobs
+        self.duties: tuple[Callable[[], None], ...] = ()  # what else is to be done at every turn
         self._socket: socket.socket | None = None
         self._welcomed = False
         self._hello_by = 0.0
@@ -101,6 +95,8 @@ class Agent:
         self._publish()
         self.telemetry.tick(now)
         self._ledger.expire()
+        for duty in self.duties:
+            duty()
         if self._socket is None:
             if now >= self._try_at:
                 self._connect(now)
@@ -128,18 +124,11 @@ class Agent:
     def _connect(self, now: float) -> None:
         self._try_at = now + self._retry
         self._retry = min(self._retry * 2, LAST_RETRY)
-        trusted = {0, os.getuid()}
         try:
-            if os.stat(self.path).st_uid not in trusted:
-                return  # somebody else's socket: not a word, and no descriptor
-            # Kept at once, so that a fork at any moment finds it.
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-            self._socket.setblocking(False)
-            self._socket.connect(self.path)
-            if listener_uid(self._socket) not in trusted:
+            self._socket = contact.opened()  # kept at once, so that a fork at any moment finds it
+            if not contact.call(self._socket, self.path, lambda: protocol.encode(self._hello()), self._ring.fd):
                 self._drop("another user's socket")
                 return
-            socket.send_fds(self._socket, [protocol.encode(self._hello())], [self._ring.fd])
         except OSError as error:  # nobody there, or no longer: the usual case without a sidecar
             self._drop(str(error))
             return
@@ -240,6 +229,9 @@ class Agent:
         if kind == "get":
             self._send({"type": "state", **self._state()})
             return
+        if kind == "dump":
+            self._dump(message)
+            return
         if kind not in ("set", "renew", "keep", "revert"):
             self._send(protocol.nack("bad_message", f"{kind} is not for a trainer"))
             return
@@ -256,3 +248,17 @@ class Agent:
         except Refused as refusal:
             self._send(protocol.nack(refusal.reason, refusal.detail, change_id))
         self._send_change(change_id, answer=True)
+
+    def _dump(self, asked: Mapping[str, Any]) -> None:
+        answer = {"type": "dumped", "what": asked["what"], "dump_id": asked["dump_id"], "size": 0, "detail": ""}
+        try:
+            data = flight.dump()
+            fd = flight.sealed(data)
+        except Refused as refusal:
+            self._send({**answer, "detail": refusal.detail[: protocol.MAX_TEXT]})
+            return
+        try:
+            if self._socket is not None:
+                socket.send_fds(self._socket, [protocol.encode({**answer, "size": len(data)})], [fd])
+        finally:
+            os.close(fd)

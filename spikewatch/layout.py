@@ -83,6 +83,16 @@ SLOW_FIELDS: tuple[str, ...] = (
     "offload_bytes_total",
 )
 
+WORKER_FIELDS: tuple[str, ...] = (
+    "written_at",
+    "idle_seconds",
+    "cold_start_seconds",
+    "resident_bytes",
+    "requests_total",
+    "errors_total",
+)
+"""What a declared serving worker writes, into the live slot alone."""
+
 PHASES: tuple[str, ...] = ("startup", "compile", "train", "eval", "checkpoint")
 STARTUP, COMPILE, TRAIN, EVAL, CHECKPOINT = range(5)
 

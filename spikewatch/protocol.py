@@ -1,9 +1,9 @@
 """The wire between a trainer and its sidecar: one JSON object a SEQPACKET packet, at most 64 KiB, both ways.
 
 The trainer speaks first: `hello`, with the ring's descriptor beside it. The sidecar answers `welcome` or `nack`.
-Then the sidecar sends `set`, `renew`, `keep`, `revert`, `get`; the trainer answers each with `change`, `state` or
-`nack`, and sends `change` by itself when a change is applied, refused or reverted. A `change` always carries all
-that is known of it, so a lost or repeated packet does no harm.
+Then the sidecar sends `set`, `renew`, `keep`, `revert`, `get`, `dump`; the trainer answers each with `change`, `state`,
+`dumped` or `nack`, and sends `change` by itself when a change is applied, refused or reverted. A `change` always
+carries all that is known of it, so a lost or repeated packet does no harm.
 
     hello    protocol, protocol_min, job, run_id, rank, local_rank, world, epoch, framework, backend, step,
              knobs: [{name, type, unit, minimum, maximum, scope, value}], unavailable: {knob: reason}, changes: […],
@@ -16,6 +16,9 @@ that is known of it, so a lost or repeated packet does no harm.
     get      (no fields); answered by `state`: step, knobs, unavailable, changes
     change   change: {id, state, by, reason, detail, step, found, values, lease_ms}, knobs: {knob: value}, answer: bool
     nack     reason, detail, change_id or ""
+    dump     what (flight_recorder), dump_id; answered by `dumped`: what, dump_id, size, detail, beside it a sealed
+             memory file of that many bytes, or no file and the reason in `detail`
+    worker   instead of `hello`, by a declared serving worker: protocol, protocol_min, name, run_id; then only `welcome`
 """
 
 from __future__ import annotations
@@ -157,6 +160,14 @@ MESSAGES: Mapping[str, Mapping[str, Check]] = {
     "get": {},
     "state": {"step": _COUNT, "knobs": _list(_KNOB), "unavailable": _mapping(_text), "changes": _list(_CHANGE)},
     "change": {"change": _CHANGE, "knobs": _VALUES, "answer": lambda v: isinstance(v, bool)},
+    "dump": {"what": _text, "dump_id": _text},
+    "dumped": {"what": _text, "dump_id": _text, "size": _COUNT, "detail": _text},
+    "worker": {
+        "protocol": _COUNT,
+        "protocol_min": _COUNT,
+        "name": lambda v: _text(v) and bool(v),
+        "run_id": lambda v: _text(v) and bool(v),
+    },
     "nack": {"reason": _text, "detail": _text, "change_id": _text},
 }
 

@@ -197,11 +197,11 @@ class Recording:
         self.trace.open = False
         for hook in self._hooks:
             hook.remove()
-        mode = self._mode
-        if _get_current_dispatch_mode() is mode:
-            mode.__exit__(None, None, None)
-            return True
-        return False
+        current: Any = _get_current_dispatch_mode()
+        if current is not self._mode:
+            return False
+        current.__exit__(None, None, None)
+        return True
 
 
 def _name(func: Any) -> str:

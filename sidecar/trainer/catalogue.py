@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from sidecar.model import Evidence, MetricInfo
+from sidecar.trainer import workercatalogue
 
 _Kind = Literal["counter", "gauge"]
 _PREFIX = "spikewatch_trainer_"
@@ -258,8 +259,10 @@ METRICS: tuple[MetricInfo, ...] = (
     DEVICE_INFO,
     ORIGIN,
     CLIENT_OFF,
+    *workercatalogue.METRICS,
 )
 
 COUNTER_FIELDS = frozenset(
-    {field for field, info in FIELDS if info.kind == "counter"} | {field for field, _ in BUFFER_FIELDS}
+    {field for field, info in (*FIELDS, *workercatalogue.FIELDS) if info.kind == "counter"}
+    | {field for field, _ in BUFFER_FIELDS}
 )

@@ -16,11 +16,13 @@ from sidecar.hooks import Sink
 from sidecar.model import Availability, Knob, MetricInfo, Order, Outcome, Sample, Status, TrainerIdentity, labels_of
 from sidecar.recording import Recorder
 from sidecar.trainer import catalogue
+from sidecar.trainer.dumps import Dump, Dumps
 from sidecar.trainer.listener import Listener
 from sidecar.trainer.orders import SETTLE_MS, Orders
 from sidecar.trainer.peer import Peer, peer_uid
 from sidecar.trainer.rank import Rank, merge_knobs
 from sidecar.trainer.ringreader import RingReader
+from sidecar.trainer.serving import Workers
 from spikewatch import protocol
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,8 @@ class TrainerChannel:
         self._listener: Listener | None = None
         self._checked_ms = 0
         self._peers: dict[Peer, Rank | None] = {}
+        self._workers = Workers()
+        self._dumps = Dumps()
         self._left: dict[str, Rank] = {}  # by run_id: whose connection broke and who may come back
         self._attached = 0
         self._off: dict[int, str] = {}  # by rank: why its client turned itself off
@@ -76,6 +80,7 @@ class TrainerChannel:
         self._unlisten()
         for peer in list(self._peers):
             peer.close("shutdown")
+        self._dumps.close()
 
     def _unlisten(self) -> None:
         if self._listener is not None:
@@ -110,6 +115,12 @@ class TrainerChannel:
         kind = message["type"]
         if rank is None and kind == "hello" and fd is not None:
             self._hello(peer, message, fd)
+            return
+        if rank is None and kind == "worker" and fd is not None:
+            self._worker(peer, message, fd)
+            return
+        if rank is not None and kind == "dumped":
+            self._dumps.received(rank.rank, message, fd, self._clock.now_ms())
             return
         if fd is not None:
             os.close(fd)
@@ -147,6 +158,19 @@ class TrainerChannel:
         log.info("rank %d of job %s attached (%s)", rank.rank, rank.job, rank.run_id)
         self._orders.attached(rank, hello["changes"])
 
+    def _worker(self, peer: Peer, message: Mapping[str, Any], fd: int) -> None:
+        version = protocol.agree(message["protocol"], message["protocol_min"])
+        if version is None:
+            os.close(fd)
+            peer.refuse("unsupported_version", f"this sidecar speaks {protocol.OLDEST} to {protocol.VERSION}")
+            return
+        try:
+            self._workers.add(peer, message, fd)
+        except ChannelError as error:
+            peer.refuse("bad_message", str(error))
+            return
+        peer.send({"type": "welcome", "protocol": version})
+
     def _succeed(self, rank: Rank) -> None:
         """A new process in a rank's place, or a new connection of the same one, ends the older."""
         for peer, other in list(self._peers.items()):
@@ -163,6 +187,7 @@ class TrainerChannel:
 
     def _gone(self, peer: Peer, reason: str) -> None:
         rank = self._peers.pop(peer, None)
+        self._workers.gone(peer)
         if reason not in ("closed", "shutdown", "replaced"):
             self.refused[reason.partition(":")[0]] += 1
         if rank is None:
@@ -184,7 +209,7 @@ class TrainerChannel:
         self._check_listener(now)
         for peer, rank in list(self._peers.items()):
             peer.tick()
-            if rank is None and now - peer.accepted_ms > HELLO_MS:
+            if rank is None and peer not in self._workers and now - peer.accepted_ms > HELLO_MS:
                 peer.close("no_hello")
         self._orders.tick(self._present())
         self._recorder.record(self._samples(), now_ms)
@@ -192,6 +217,7 @@ class TrainerChannel:
     def _samples(self) -> Iterable[Sample]:
         for rank in self._current():
             yield from rank.samples()
+        yield from self._workers.samples()
         for number, reason in self._off.items():
             yield Sample(catalogue.CLIENT_OFF.name, labels_of({"rank": str(number), "reason": reason}), 1.0)
 
@@ -207,6 +233,23 @@ class TrainerChannel:
             self.start()
         except ChannelError as error:
             log.warning("%s", error)
+
+    # --- dumps ------------------------------------------------------------------------------------------------------
+
+    def ask_for_dumps(self, dump_id: str) -> tuple[int, ...]:
+        """Asks every attached rank for its flight recorder; returns the ranks. The answers come to `dumps`."""
+        ranks = self._current()
+        for rank in ranks:
+            rank.peer.send({"type": "dump", "what": "flight_recorder", "dump_id": dump_id})
+        return tuple(rank.rank for rank in ranks)
+
+    def dumps(self) -> Mapping[int, Dump]:
+        """The newest answer of each rank, also of one that has left since."""
+        return self._dumps.known()
+
+    def dump(self, rank: int) -> bytes:
+        """The content of a rank's newest dump: JSON of torch's flight recorder; empty where there is none."""
+        return self._dumps.read(rank)
 
     def status(self) -> Status:
         """Whether trainers can be seen, for `spikewatch_collector_up{collector="trainer"}`."""

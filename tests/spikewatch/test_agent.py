@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import spikewatch
 from spikewatch import agent as agents
-from spikewatch import protocol
+from spikewatch import contact, protocol
 from spikewatch.changes import Ledger
 from spikewatch.knobs import PLANNED, KnobSet
 from spikewatch.meter import Meter
@@ -313,7 +313,7 @@ def test_a_descriptor_sent_along_with_an_order_is_not_taken_in(sidecar, attach):
 
 def test_the_ring_goes_only_to_a_socket_of_our_own_user_or_root(tmp_path, monkeypatch):
     server = Sidecar(tmp_path / "s")
-    monkeypatch.setattr(agents.os, "getuid", lambda: 4242)
+    monkeypatch.setattr(contact.os, "getuid", lambda: 4242)
     real = os.stat
 
     class Foreign:
@@ -330,7 +330,7 @@ def test_the_ring_goes_only_to_a_socket_of_our_own_user_or_root(tmp_path, monkey
 def test_the_ring_is_not_sent_to_a_listener_of_another_user(tmp_path, monkeypatch):
     """The path may be ours while the process that listens is not."""
     server = Sidecar(tmp_path / "s")
-    monkeypatch.setattr(agents, "listener_uid", lambda connection: 999)
+    monkeypatch.setattr(contact, "listener_uid", lambda connection: 999)
     agent = Alone(server.path).agent
     agent._connect(time.monotonic())
     assert agent._socket is None

@@ -62,6 +62,9 @@ GOOD = [
     {"type": "get"},
     {"type": "state", "step": 1, "knobs": HELLO["knobs"], "unavailable": {"a": "b"}, "changes": []},
     {"type": "change", "change": HELLO["changes"][0], "knobs": {"num_workers": 2}, "answer": True},
+    {"type": "dump", "what": "flight_recorder", "dump_id": "d1"},
+    {"type": "dumped", "what": "flight_recorder", "dump_id": "d1", "size": 12, "detail": ""},
+    {"type": "worker", "protocol": 1, "protocol_min": 1, "name": "tokenizer", "run_id": "r"},
     {"type": "nack", "reason": "busy", "detail": "", "change_id": ""},
 ]
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sidecar.model import Availability
-from sidecar.trainer import catalogue
+from sidecar.trainer import catalogue, workercatalogue
 from spikewatch import layout
 
 UNSAID = dict.fromkeys(("parallelism", "precision", "offload"), "unknown")
@@ -124,7 +124,8 @@ def test_every_metric_given_is_in_the_catalogue_and_the_other_way_round(channel,
             trainer.slow(**{name: 1.0 for name in layout.SLOW_FIELDS})
             sidecar.tick(1_000)
             given = {name: {label for label, _ in labels} for name, labels in sink.now}
-            assert given == {info.name: set(info.labels) for info in catalogue.METRICS}
+            of_trainers = [info for info in catalogue.METRICS if info not in workercatalogue.METRICS]
+            assert given == {info.name: set(info.labels) for info in of_trainers}
 
     asyncio.run(story())
 
@@ -132,12 +133,13 @@ def test_every_metric_given_is_in_the_catalogue_and_the_other_way_round(channel,
 @pytest.mark.parametrize("info", catalogue.METRICS, ids=lambda info: info.name)
 def test_a_catalogue_entry_keeps_the_naming_rules(info):
     shared = ("spikewatch_offload_bytes_total", "spikewatch_nccl_buffers_total")  # other sources have them, too
-    assert info.name.startswith("spikewatch_trainer_") or info.name in shared
+    of_worker = info in workercatalogue.METRICS
+    assert info.name.startswith("spikewatch_worker_" if of_worker else "spikewatch_trainer_") or info.name in shared
     assert info.name.endswith("_total") == (info.kind == "counter")
     if info.unit:
         assert f"_{info.unit}" in info.name
     assert info.help.endswith(".")
-    assert "rank" in info.labels
+    assert ("worker" if of_worker else "rank") in info.labels
     assert info.source
 
 
