@@ -33,7 +33,7 @@ check: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/spikewatch check rules/*.rules.yaml rules/responses.yaml
-	$(BIN)/spikewatch test rules/*.test.yaml
+	$(BIN)/spikewatch test rules/*.test.yaml rules/responses_test.yaml
 
 bench: .venv/.dev
 	$(BIN)/python -m bench

@@ -129,7 +129,7 @@ def _case(fields: Mapped, default_interval_ms: int) -> Case:
     return Case(
         name=fields.text("name"),
         interval_ms=fields.duration("interval") or default_interval_ms,
-        series=tuple(_series(fields)),
+        series=tuple(read_series(fields)),
         alerts=tuple(_alert_checks(fields)),
         exprs=tuple(_expr_checks(fields)),
         external_labels=labels_of(_texts(fields, "external_labels")),
@@ -147,7 +147,8 @@ def _mappings(fields: Mapped, key: str, known: frozenset[str]) -> list[Mapped]:
     return [item for item in items if item is not None]
 
 
-def _series(fields: Mapped) -> list[InputSeries]:
+def read_series(fields: Mapped) -> list[InputSeries]:
+    """The `input_series` of a test; what is wrong with them goes to its findings."""
     out = []
     for item in _mappings(fields, "input_series", frozenset({"series", "values"})):
         labels, values = _parsed(item, "series", parse_metric), _parsed(item, "values", parse_values)

@@ -26,6 +26,7 @@ PASSING = frozenset(
         "query_error",
         "silenced",
         "thin_baseline",
+        "thin_history",  # a remediation looks at a past that is not long enough yet
     }
 )
 """Refusals that are looked at again on every tick."""
