@@ -15,6 +15,7 @@ from sidecar import __version__
 from sidecar.api.routes import full, metrics_only
 from sidecar.api.server import Server, UnixServer
 from sidecar.api.services import Data, Services
+from sidecar.app.polling import Polling
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.sidecar import Sidecar
 from sidecar.app.waker import Waker
@@ -83,10 +84,16 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
     sidecar = build(config, environ=environ, policy=policy)
     settings = sidecar.rulebook.loaded.settings
     waker = Waker(sidecar.tick, settings.evaluation_interval, sidecar.clock)
+    polling = Polling(sidecar.poll, sidecar.clock)
+
+    async def pace() -> None:
+        interval = sidecar.rulebook.loaded.settings.evaluation_interval
+        waker.retime(interval)
+        await polling.adjust(sidecar.collectors.fastest_ms, interval)
 
     async def reload() -> Sequence[Problem]:
         warnings = await sidecar.reload()
-        waker.retime(sidecar.rulebook.loaded.settings.evaluation_interval)
+        await pace()
         return warnings
 
     offered = services(sidecar, reload)
@@ -110,10 +117,12 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
             raise StateError(e.strerror or str(e)) from e
         waker.start()
         sidecar.tick()
+        await pace()
         _log.info("running: %s", ", ".join(s.url for s in started))
         await stopping.wait()
     finally:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # requests that are cut off now are no errors
+        await polling.stop()
         await waker.stop()
         await asyncio.gather(sidecar.stop(), *(server.stop() for server in started))
 

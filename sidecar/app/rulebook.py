@@ -12,9 +12,10 @@ from sidecar.actuators.egress import EgressList
 from sidecar.alerting.loader import LoadedRules, load_rules
 from sidecar.alerting.overrides import Override, apply_overrides, load_overrides
 from sidecar.alerting.rules import RuleGroup
-from sidecar.app import collecting
+from sidecar.app import collecting, records
 from sidecar.app.files import matching
 from sidecar.app.proven import held
+from sidecar.app.trust import trusted
 from sidecar.errors import ConfigError, Problem
 from sidecar.hooks import CollectorSettings
 from sidecar.outputs.endpoint import Endpoint
@@ -101,7 +102,9 @@ def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
 
     def read_responses(document: Document) -> LoadedResponses:
         read = load_responses(document, registry.remediations, known)
-        return held(document, read, registry.remediations, egress)
+        return trusted(
+            document, held(document, read, registry.remediations, egress), groups, records.catalogue(registry)
+        )
 
     response_documents = documents("responses")
     responses: list[Response] = []

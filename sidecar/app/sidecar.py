@@ -200,6 +200,11 @@ class Sidecar:
         self._part("savings", lambda: self._book(now))
         self.vitals.tick_seconds = time.perf_counter() - started
 
+    def poll(self) -> None:
+        """Between two ticks: collectors that are due."""
+        now = self.clock.now_ms()
+        self._part("collectors", lambda: self.collectors.poll(now))
+
     def _instant(self) -> int:
         """The time of this tick, the same for the samples it takes and the rules it evaluates.
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from sidecar.collectors.procfs import Process, boot_time, count_fds, pids, read_process, self_pid, voluntary_switches
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings
-from sidecar.model import Availability, Labels, MetricInfo, Sample, Status
+from sidecar.model import Availability, Evidence, Labels, MetricInfo, Sample, Status
 from sidecar.settings import Duration
 
 OTHER = "other"  # the command of everything beyond `max_commands`
@@ -24,8 +24,13 @@ DETAIL_LIMIT = 500
 _BY_COMMAND = ("role", "command")
 
 
+_KERNEL = Evidence("device", "2026-11-29", "Linux 6.18")
+
+
 def _info(name: str, kind: str, unit: str, text: str, labels: tuple[str, ...], source: str) -> MetricInfo:
-    return MetricInfo(f"spikewatch_{name}", "counter" if kind == "counter" else "gauge", unit, text, labels, source)
+    scope: Literal["process", "pod"] = "pod" if labels else "process"
+    metric: Literal["counter", "gauge"] = "counter" if kind == "counter" else "gauge"
+    return MetricInfo(f"spikewatch_{name}", metric, unit, text, labels, source, scope, verified=_KERNEL)
 
 
 class ProcessSettings(CollectorSettings):
@@ -97,18 +102,32 @@ class ProcessCollector:
         try:
             visible = pids(self._root)
         except FileNotFoundError:
-            return Status(Availability.UNAVAILABLE, "no_proc")
+            return Status(
+                Availability.UNAVAILABLE, "no_proc", "mount proc, or set collectors.process.proc_root to where it is"
+            )
         except PermissionError:
-            return Status(Availability.DENIED, "proc_denied")
+            return Status(
+                Availability.DENIED, "proc_denied", "mount proc without hidepid, or run as the trainer's user"
+            )
         processes = {p.pid: p for p in self._read(visible)}
         own = _descendants(processes, self_pid(self._root))
         others = [p for p in processes.values() if p.pid not in own]
         if not own:
-            return Status(Availability.DEGRADED, "self_not_visible")
+            return Status(
+                Availability.DEGRADED, "self_not_visible", "mount the proc of the sidecar's own PID namespace"
+            )
         if not others:
-            return Status(Availability.DEGRADED, "only_own_processes_visible")
+            return Status(
+                Availability.DEGRADED,
+                "only_own_processes_visible",
+                "set shareProcessNamespace: true in the pod's spec",
+            )
         if any(count_fds(self._root, p.pid) is None for p in others[:DETAIL_LIMIT]):
-            return Status(Availability.DEGRADED, "descriptors_denied")
+            return Status(
+                Availability.DEGRADED,
+                "descriptors_denied",
+                "run the sidecar with the trainer's runAsUser and the same capabilities",
+            )
         return Status(Availability.AVAILABLE)
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
