@@ -46,10 +46,11 @@ class KillSwitch:
         """Turns it on; on again, the first word stays. Raises StateError when the file cannot be written."""
         text = json.dumps({"by": by, "reason": reason, "since_ms": now_ms})
         try:
-            self._own.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except FileExistsError:
-            return
+            os.makedirs(self._own.parent, exist_ok=True)
+            try:
+                fd = os.open(self._own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            except FileExistsError:
+                return
         except OSError as e:
             raise StateError(f"{self._own}: the kill switch cannot be written: {e.strerror}") from e
         # From here on it is on, whatever becomes of the words.

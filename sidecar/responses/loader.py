@@ -265,7 +265,7 @@ def _response(
         ),
         limits=Limits(limits.scope, limits.cooldown, limits.per_hour, limits.max_ineffective, limits.rollout),
         approval=Approval(shape.approval.owner, shape.approval.expires),
-        active=None if shape.active_time_intervals is None else active,
+        active=active if shape.active_time_intervals else None,
         muted=muted,
     )
 

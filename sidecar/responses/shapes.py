@@ -92,7 +92,7 @@ class ResponseShape(Closed):
     with_: dict[str, Any] = Field(default={}, alias="with")
     mode: ModeText = "observe"
     approval: ApprovalShape = ApprovalShape()
-    active_time_intervals: list[str] | None = None
+    active_time_intervals: list[str] = []
     mute_time_intervals: list[str] = []
     verify: VerifyShape
     limits: LimitsShape = LimitsShape()

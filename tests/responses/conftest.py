@@ -16,6 +16,7 @@ from sidecar.responses import matchers
 from sidecar.responses.engine import Responder
 from sidecar.responses.fake_actuator import FakeActuator
 from sidecar.responses.journal import Journal
+from sidecar.responses.killswitch import Halt
 from sidecar.responses.measure import Increments
 from sidecar.responses.response import Limits, Mode, Policy, Response, Verify
 from sidecar.responses.statistics import Goal
@@ -57,6 +58,7 @@ class FakeMeasure:
         self.broken = self.unseen = self.failing = self.stepless = False
         self.elements = 1
         self.range_ms = 3_000
+        self.ranges: dict[str, int] = {}  # of other expressions than the verified one
 
     def increments(self, expr, after_ms, until_ms):
         self._fail()
@@ -70,7 +72,7 @@ class FakeMeasure:
         return not self.unseen
 
     def longest_range_ms(self, expr):
-        return self.range_ms
+        return self.ranges.get(expr, self.range_ms)
 
     def steps(self, after_ms, until_ms):
         return None if self.stepless else float(sum(1 for t in self.step_times if after_ms < t <= until_ms))
@@ -131,6 +133,11 @@ class World:
         self.entries: list[Any] = []
         self.alive = True
         self.stall = 1  # seconds a step takes
+        self.skew = 0  # ms by which the sidecar's wall clock is ahead of the trainer's own time
+        self.halt: Halt | None = None
+        self.silences: dict[str, str] = {}  # pod -> the silence that holds for its alerts
+        self.others: dict[str, Any] = {}  # further actuators by name
+        self.plugins: dict[str, Any] = {"set_workers": self.remediation}
 
     def start(self) -> Responder:
         """A new process of the sidecar on the same database; whatever the old one had in memory is gone."""
@@ -138,25 +145,27 @@ class World:
         self.journal = Journal(self.db, write_line=self.lines.append, on_entry=self.entries.append)
         self.responder = Responder(
             self.responses,
-            {"trainer": self.trainer},
-            {"set_workers": self.remediation},
+            {"trainer": self.trainer, **self.others},
+            self.plugins,
             self.measure,
             self.journal,
             caps=self.caps,
             policy=self.policy,
             facts=lambda: self.facts,
             usd_per_hour=lambda: self.price,
+            halted=lambda: self.halt,
+            silenced=lambda alert: self.silences.get(alert.label("pod"), ""),
         )
         self.responder.recover(self.now)
         return self.responder
 
     @property
     def now(self) -> int:
-        return self.clock.now_ms()
+        return self.clock.now_ms() + self.skew
 
     def pass_second(self) -> None:
         """The trainer works for a second."""
-        now = self.clock.advance(1000)
+        now = self.clock.advance(1000) + self.skew
         if self.alive:
             wave = 1 + 0.02 * ((now // 1000 * 7919) % 11 - 5) / 5  # a fixed, uncorrelated wobble of 2 %
             self.measure.samples.append((now, self.speed(self.trainer.values()["workers"]) * wave))
@@ -227,4 +236,5 @@ class Kit:
         staticmethod(firing),
         staticmethod(resolved),
     )
+    matchers = staticmethod(matchers.parse)
     EXPR, GUARD, START, POLICY = EXPR, GUARD, START, POLICY

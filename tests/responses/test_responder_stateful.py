@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sidecar.errors import ResponseError, StateError
 from sidecar.model import Change
 from sidecar.responses.experiment import SENT
+from sidecar.responses.killswitch import Halt
 from sidecar.responses.response import Limits, Mode
 
 FOUND, WANTED = 2, 4
@@ -40,7 +41,8 @@ class Sidecar(RuleBasedStateMachine):
         self.past = []  # alerts that have been, with the time of their end
         self.by_hand = {FOUND}
         self.ended = set()  # episodes whose alert had resolved
-        self.wrongly_sent = []
+        self.wrongly_sent = []  # for a resolved or silenced alert, before its commit, against the kill switch
+        self.twice = False  # whether messages arrive twice
         self.crash_in = -1
         self.watch(self.world.trainer)
         self.start()
@@ -49,15 +51,25 @@ class Sidecar(RuleBasedStateMachine):
         return self.kit.response(name, limits=Limits("job", 0, 1000, 1000), **changes)
 
     def watch(self, trainer):
-        apply = trainer.apply
+        def watched(message, send):
+            def sent(first, *more):
+                change = getattr(first, "change_id", first)
+                episode = change.split(".")[0]
+                if self.world.halt is not None or self.world.db.connection.in_transaction:
+                    self.wrongly_sent.append((message, change))
+                if message == "apply" and (episode in self.ended or self.silenced(episode)):
+                    self.wrongly_sent.append((message, change))
+                for _ in range(1 + self.twice):
+                    send(first, *more)
 
-        def watched(order):
-            episode = order.change_id.split(".")[0]
-            if episode in self.ended or self.world.db.connection.in_transaction:
-                self.wrongly_sent.append(order.change_id)
-            apply(order)
+            return sent
 
-        trainer.apply = watched
+        for message in ("apply", "renew", "keep", "revert"):
+            setattr(trainer, message, watched(message, getattr(trainer, message)))
+
+    def silenced(self, episode):
+        row = self.world.db.connection.execute("SELECT alert FROM episodes WHERE id = ?", (episode,)).fetchone()
+        return json.loads(row["alert"])["labels"].get("pod") in self.world.silences
 
     def start(self):
         if hasattr(self.world, "db"):
@@ -106,6 +118,8 @@ class Sidecar(RuleBasedStateMachine):
         world = self.world
         trainer, measure = world.trainer, world.measure
         trainer.lose, trainer.broken, trainer.delay_ms, trainer.refuse = set(), False, 0, ""
+        world.halt, self.twice = None, False
+        world.silences.clear()
         measure.broken, measure.unseen, measure.elements = False, False, 1
         world.speed, world.stall, world.alive, world.remediation.plans = SPEEDS[speed], 1, True, None
         trainer.attach()
@@ -161,6 +175,29 @@ class Sidecar(RuleBasedStateMachine):
     def the_sidecar_is_killed(self):
         self.start()
 
+    @rule(seconds=st.integers(-7200, 7200))
+    def the_sidecar_is_killed_and_comes_back_with_another_wall_clock(self, seconds):
+        self.world.skew += seconds * 1000
+        self.world.measure.samples.clear()  # the store is in memory
+        self.world.measure.step_times.clear()
+        self.start()
+
+    @rule()
+    def the_sidecar_is_killed_and_told_of_the_alerts_it_had(self):
+        self.start()
+        before = self.world.db.connection.execute("SELECT count(*) FROM episodes").fetchone()[0]
+        for subject in self.firing.values():
+            self.send(self.kit.firing(subject, self.world.now, restored=True))
+        assert self.world.db.connection.execute("SELECT count(*) FROM episodes").fetchone()[0] == before
+
+    @rule(on=st.booleans())
+    def the_kill_switch_is_turned(self, on):
+        self.world.halt = Halt("kill-switch", "ada") if on else None
+
+    @rule(pods=st.sets(st.sampled_from("ab")))
+    def alerts_are_silenced(self, pods):
+        self.world.silences = {pod: "s1" for pod in pods}
+
     @rule(commits=st.integers(0, 4))
     def the_sidecar_is_killed_in_the_middle_of_something(self, commits):
         self.crash_in = commits
@@ -178,13 +215,16 @@ class Sidecar(RuleBasedStateMachine):
         self.world.caps = {} if cap is None else {"set_workers": cap}
         self.world.responder.replace(self.world.responses, self.world.caps, self.world.now)
 
-    @rule(yes=st.booleans())
-    def somebody_answers_a_suggestion(self, yes):
+    @rule(yes=st.booleans(), valid_ms=st.sampled_from([None, 1, 30_000]))
+    def somebody_answers_a_suggestion(self, yes, valid_ms):
         for episode in self.world.responder.episodes():
             for attempt in episode.undecided:
-                answer = self.world.responder.approve if yes else self.world.responder.reject
+                responder = self.world.responder
                 try:
-                    answer(episode.id, attempt.response, "ada", self.world.now)
+                    if yes:
+                        responder.approve(episode.id, attempt.response, "ada", self.world.now, valid_ms=valid_ms)
+                    else:
+                        responder.reject(episode.id, attempt.response, "ada", self.world.now)
                 except ResponseError:
                     assert attempt.waits_for != "awaiting_approval"
 
@@ -217,6 +257,14 @@ class Sidecar(RuleBasedStateMachine):
     def messages_get_lost(self, lost, broken):
         self.world.trainer.lose, self.world.trainer.broken = lost, broken
 
+    @rule(twice=st.booleans())
+    def messages_arrive_twice(self, twice):
+        self.twice = twice
+
+    @rule()
+    def something_is_killed_for_memory(self):
+        self.world.facts["oom_kills_total"] = self.world.facts.get("oom_kills_total", 0) + 1
+
     @rule(delay=st.sampled_from([0, 3000, 40_000]), refuse=st.sampled_from(["", "unsupported"]))
     def the_trainer_answers_differently(self, delay, refuse):
         self.world.trainer.delay_ms, self.world.trainer.refuse = delay, refuse
@@ -246,7 +294,7 @@ class Sidecar(RuleBasedStateMachine):
     # --- the promises -----------------------------------------------------------------------------------------------
 
     @invariant()
-    def no_order_for_a_resolved_alert_and_none_before_its_commit(self):
+    def no_order_for_a_resolved_or_silenced_alert_none_before_its_commit_and_nothing_against_the_kill_switch(self):
         assert self.wrongly_sent == []
 
     @invariant()
@@ -277,6 +325,7 @@ class Sidecar(RuleBasedStateMachine):
         """Once everything works again, what is in effect was proved, found, or set by somebody."""
         trainer = self.world.trainer
         trainer.lose, trainer.broken, trainer.delay_ms, trainer.refuse = set(), False, 0, ""
+        self.world.halt = None
         self.start()
         self.world.clock.advance(1000)
         for pod in list(self.firing):
@@ -303,13 +352,23 @@ class Sidecar(RuleBasedStateMachine):
 
 @pytest.mark.timeout(120)
 def test_the_promises_hold_whatever_happens(kit):
+    play(kit, examples=60)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3000)
+def test_the_promises_hold_over_thousands_of_lives(kit):
+    play(kit, examples=3000)
+
+
+def play(kit, examples):
     machine = type("Machine", (Sidecar,), {"kit": kit})
     machine.__module__ = __name__
     sys.modules[__name__].Machine = machine
     case = machine.TestCase
     # Shrinking takes minutes; the steps of a failure are printed either way.
     case.settings = settings(
-        max_examples=80,
+        max_examples=examples,
         stateful_step_count=30,
         deadline=None,
         phases=[Phase.reuse, Phase.generate],
