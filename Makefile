@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 
-.PHONY: setup demo test check bench proof docs clean
+.PHONY: setup demo test check bench proof docs ptx clean
 
 setup: .venv/.dev
 
@@ -46,3 +46,7 @@ clean:
 
 docs: .venv/.dev
 	$(BIN)/python docs/generate.py
+
+# The probes' kernels to PTX; a test compares what is shipped with what this gives.
+ptx: .venv/.dev
+	$(BIN)/python -m probes.ptxbuild
