@@ -2,140 +2,103 @@
 
 Orders come in on the client's thread; they are carried out on the training thread at the next step boundary. A
 change that nobody has confirmed when its lease runs out is undone there, whether or not a sidecar is left to ask.
+A change of what all ranks share is proposed to them instead, and carried out at the step they agree on: `promises`.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal
 
+from spikewatch.change import AgreementLost, Alone, Change, Pact
+from spikewatch.ledger_book import Book, Knobs
+from spikewatch.promises import NEVER, Promises
 from spikewatch.refusal import Refused
 
-NEVER = 1 << 62
 RETRY_STEPS = 10  # between two attempts to put values back
 MAX_ATTEMPTS = 30
-MAX_REMEMBERED = 32  # of them the newest go into every HELLO
-MAX_DETAIL = 200  # characters
+CLOSING = 2.0  # seconds a closing run waits for verdicts
 
-
-class Knobs(Protocol):
-    """What can be changed here."""
-
-    def values(self) -> Mapping[str, Any]:
-        """The values now, of every knob there is."""
-        ...
-
-    def check(self, values: Mapping[str, Any]) -> None:
-        """Raises Refused for values that cannot be set. Called on the client's thread."""
-        ...
-
-    def change(self, values: Mapping[str, Any]) -> None:
-        """Sets them together. Raises Refused; then nothing has changed. Called on the training thread."""
-        ...
-
-
-@dataclass(slots=True)
-class Change:
-    """One change. `found` are the values before it, known once it is applied."""
-
-    id: str
-    values: dict[str, Any]
-    expect: dict[str, Any]
-    state: str = "pending"  # → applied | refused; applied → kept | reverted
-    by: str = ""  # who undid it: order or lease
-    reason: str = ""
-    detail: str = ""
-    step: int = -1
-    found: dict[str, Any] = field(default_factory=dict)
-    deadline: float | None = None  # on the monotonic clock; None: no lease
-    attempts: int = 0  # to put the found values back
-
-    def open(self) -> bool:
-        """Whether it stands, or is about to, without having been confirmed."""
-        return self.state in ("pending", "applied")
-
-    def leased(self) -> bool:
-        """Whether it is open and its lease still runs; without one its end has been asked for."""
-        return self.deadline is not None and self.open()
-
-    def report(self, now: float) -> dict[str, Any]:
-        """As it goes over the wire."""
-        return {
-            "id": self.id,
-            "state": self.state,
-            "by": self.by,
-            "reason": self.reason,
-            "detail": self.detail[:MAX_DETAIL],
-            "step": self.step,
-            "found": dict(self.found),
-            "values": dict(self.values),
-            "lease_ms": max(0, int((self.deadline - now) * 1000)) if self.deadline is not None else 0,
-        }
+Asked = Literal["apply", "order", "lease"]
 
 
 class Ledger:
-    """All changes of one run, newest last. `boundary` is the step at which the training thread has work to do."""
+    """All changes of one run. `boundary` is the step at which the training thread has work to do."""
 
     def __init__(self, knobs: Knobs, clock: Callable[[], float] = time.monotonic) -> None:
-        self._knobs = knobs
+        self._book = Book(knobs)
+        self._lock = self._book.lock
         self._clock = clock
-        self._lock = threading.Lock()
-        self._changes: OrderedDict[str, Change] = OrderedDict()
-        self._todo: deque[tuple[str, Change]] = deque()  # (apply | order | lease, change)
+        self._todo: deque[tuple[Asked, Change]] = deque()
+        self._retry_at = NEVER
+        self._pact: Pact = Alone()
+        self.promises = Promises(self._book, self._pact, self._reschedule)
+        self.steps = 0  # calls of step(), the same on every rank
         self.boundary = NEVER
-        self.news: deque[str] = deque(maxlen=4 * MAX_REMEMBERED)  # ids of changes whose state moved
+        self.news = self._book.news
+
+    def agree_by(self, pact: Pact) -> None:
+        """From now on shared knobs are changed in agreement with the other ranks. Before the first order."""
+        self._pact = self.promises.pact = pact
 
     # --- the client's thread ----------------------------------------------------------------------------------------
 
     def set(self, change_id: str, values: Mapping[str, Any], expect: Mapping[str, Any], lease_ms: int) -> None:
         """Takes an order. The same order again changes nothing. Raises Refused; a refusal is remembered."""
         with self._lock:
-            known = self._changes.get(change_id)
+            known = self._book.changes.get(change_id)
             if known is not None:
                 if known.values != dict(values):
                     raise Refused("conflict", "this id belongs to a change of other values")
                 return
-            change = Change(change_id, dict(values), dict(expect))
-            self._remember(change)
+            shared = self._book.knobs.shared(values) and not self._pact.alone()
+            change = Change(change_id, dict(values), dict(expect), shared=shared)
+            self._book.remember(change)
             try:
-                if any(other.open() for other in self._changes.values() if other is not change):
-                    raise Refused("busy", "another change is not confirmed yet")
-                self._knobs.check(change.values)
-                self._compare(change.expect)
+                if shared:
+                    self._may_lead()
+                self._book.check(change, change.values, change.expect)
             except Refused as refusal:
-                self._refuse(change, refusal)
+                self._book.refuse(change, refusal)
                 raise
             change.deadline = self._clock() + lease_ms / 1000
             self._ask("apply", change)
 
+    def _may_lead(self) -> None:
+        if not self._pact.leads():
+            raise Refused("not_leader", "what all ranks share is changed at rank 0")
+        why_not = self._pact.why_not()
+        if why_not:
+            raise Refused("unsupported", why_not)
+
     def renew(self, change_id: str, lease_ms: int) -> None:
         """Prolongs the lease of an unconfirmed change; does nothing to any other. Raises Refused if unknown."""
         with self._lock:
-            change = self._known(change_id)
+            change = self._led(change_id)
             if change.leased():
                 change.deadline = self._clock() + lease_ms / 1000
 
     def keep(self, change_id: str) -> None:
         """Confirms. Raises Refused unless it is applied."""
         with self._lock:
-            change = self._known(change_id)
+            change = self._led(change_id)
             if change.state == "kept":
                 return
             if change.by == "lease" or self._expiring(change):
                 raise Refused("lease_expired")
             if change.state != "applied" or self._undoing(change):
                 raise Refused("conflict", f"it is {change.state}")
-            change.state, change.deadline = "kept", None
-            self.news.append(change.id)
+            self._book.end(change, "kept", "", change.step)
+            if change.shared:
+                self._pact.ask("keep", change.id)
 
     def revert(self, change_id: str) -> None:
         """Asks for the found values back at the next step boundary. Raises Refused if unknown."""
         with self._lock:
-            change = self._known(change_id)
+            change = self._led(change_id)
             if change.state in ("pending", "applied", "kept"):
                 self._ask("order", change)
 
@@ -143,7 +106,7 @@ class Ledger:
         """Asks for the end of changes whose lease has run out. To be called a few times a second."""
         now = self._clock()
         with self._lock:
-            for change in self._changes.values():
+            for change in self._book.changes.values():
                 if change.leased() and change.deadline is not None and change.deadline <= now:
                     change.deadline = None
                     self._ask("lease", change)
@@ -151,54 +114,61 @@ class Ledger:
     def report(self, change_id: str) -> dict[str, Any] | None:
         """What is known of one change."""
         with self._lock:
-            change = self._changes.get(change_id)
+            change = self._book.changes.get(change_id)
             return change.report(self._clock()) if change else None
 
     def reports(self) -> list[dict[str, Any]]:
         """What is known of all changes, oldest first."""
         now = self._clock()
         with self._lock:
-            return [change.report(now) for change in self._changes.values()]
+            return [change.report(now) for change in self._book.changes.values()]
 
     # --- the training thread ----------------------------------------------------------------------------------------
 
     def at_boundary(self, step: int) -> None:
-        """Does what was asked for. Raises nothing but errors of our own."""
+        """Does what was asked for, and what was promised. Raises AgreementLost, and else only errors of our own."""
+        self.promises.learn(step)
         with self._lock:
-            self.boundary = NEVER
-            again = []
+            self.promises.meet(step)
+            again: list[tuple[Asked, Change]] = []
             while self._todo:
                 kind, change = self._todo.popleft()
                 if kind == "apply":
                     self._apply(change, step)
                 elif not self._undo(change, kind, step):
                     again.append((kind, change))
-                self.news.append(change.id)
-            if again:
-                self._todo.extend(again)
-                self.boundary = step + RETRY_STEPS
+                self._book.news.append(change.id)
+            self._todo.extend(again)
+            self._retry_at = step + RETRY_STEPS if again else NEVER
+            self._reschedule()
 
-    def give_up(self, step: int) -> None:
-        """The client is about to stop for good: what nobody confirmed is undone now."""
+    def give_up(self, step: int) -> bool:
+        """The client is about to stop for good: what nobody confirmed is undone now, if it is this rank's own.
+
+        Whether a promise to the other ranks is left: then `at_boundary` must still be called at `boundary`.
+        """
         with self._lock:
-            for change in self._changes.values():
-                if change.leased():
+            for change in self._book.changes.values():
+                if change.leased() and not change.shared:
                     change.deadline = None
                     self._todo.append(("lease", change))
+        with contextlib.suppress(AgreementLost):  # if it is ever due, then it is raised
+            self.promises.learn(NEVER, CLOSING)
         self.at_boundary(step)
+        return self.promises.owed() > 0
 
     def _apply(self, change: Change, step: int) -> None:
         if change.state != "pending" or self._undoing(change):
             return
         try:
-            found = self._knobs.values()
-            self._compare(change.expect)
-            self._knobs.change(change.values)
+            found = self._book.knobs.values()
+            self._book.compare(change.expect)
+            self._book.knobs.change(change.values)
         except Refused as refusal:
-            self._refuse(change, refusal)
+            self._book.refuse(change, refusal)
             return
         except Exception as error:  # noqa: BLE001  a mistake of ours must not leave the change open
-            self._refuse(change, Refused("failed", repr(error)))
+            self._book.refuse(change, Refused("failed", repr(error)))
             return
         change.found = {name: found[name] for name in change.values}
         change.state, change.step = "applied", step
@@ -206,15 +176,15 @@ class Ledger:
     def _undo(self, change: Change, by: str, step: int) -> bool:
         """False when it has to be tried again later."""
         if change.state == "pending":  # never carried out, so there is nothing to put back
-            change.state, change.by, change.deadline = "reverted", by, None
+            self._book.end(change, "reverted", by, change.step)
             return True
         if change.state not in ("applied", "kept"):
             return True
         change.deadline = None
         change.attempts += 1
         try:
-            self._compare(change.values)
-            self._knobs.change(change.found)
+            self._book.compare(change.values)
+            self._book.knobs.change(change.found)
         except Refused as refusal:
             change.reason, change.detail = refusal.reason, refusal.detail
             if refusal.reason != "conflict" and change.attempts < MAX_ATTEMPTS:
@@ -222,44 +192,37 @@ class Ledger:
             # Somebody else has set the knob since: theirs stands, and this change is over.
             change.state = "kept"
             return True
-        change.state, change.by, change.step, change.reason, change.detail = "reverted", by, step, "", ""
+        change.reason, change.detail = "", ""
+        self._book.end(change, "reverted", by, step)
         return True
 
     # --- both -------------------------------------------------------------------------------------------------------
 
-    def _ask(self, kind: str, change: Change) -> None:
+    def _ask(self, kind: Asked, change: Change) -> None:
+        if change.shared:
+            if kind != "apply":
+                if change.undoing:
+                    return
+                change.undoing = kind
+            self._pact.ask("apply" if kind == "apply" else "undo", change.id)
+            return
         if not any(k == kind and c is change for k, c in self._todo):
             self._todo.append((kind, change))
-        self.boundary = 0
+        self._reschedule()
+
+    def _reschedule(self) -> None:
+        due = NEVER if not self._todo else 0 if self._retry_at == NEVER else self._retry_at
+        self.boundary = min(due, self.promises.next())
 
     def _expiring(self, change: Change) -> bool:
-        return any(kind == "lease" and asked is change for kind, asked in self._todo)
+        return change.undoing == "lease" or any(kind == "lease" and asked is change for kind, asked in self._todo)
 
     def _undoing(self, change: Change) -> bool:
-        return any(kind != "apply" and asked is change for kind, asked in self._todo)
+        return bool(change.undoing) or any(kind != "apply" and asked is change for kind, asked in self._todo)
 
-    def _compare(self, expected: Mapping[str, Any]) -> None:
-        values = self._knobs.values()
-        for name, value in expected.items():
-            if name not in values:
-                raise Refused("unknown_knob", name)
-            if values[name] != value:
-                raise Refused("conflict", f"{name} is {values[name]}, not {value}")
-
-    def _refuse(self, change: Change, refusal: Refused) -> None:
-        change.state, change.reason, change.detail = "refused", refusal.reason, refusal.detail
-        change.deadline = None
-
-    def _known(self, change_id: str) -> Change:
-        change = self._changes.get(change_id)
-        if change is None:
-            raise Refused("unknown_change")
+    def _led(self, change_id: str) -> Change:
+        """Raises Refused for a change nobody knows, or that another rank leads."""
+        change = self._book.known(change_id)
+        if not change.led:
+            raise Refused("not_leader", "this change is led by rank 0")
         return change
-
-    def _remember(self, change: Change) -> None:
-        self._changes[change.id] = change
-        while len(self._changes) > MAX_REMEMBERED:
-            over = next((c for c in self._changes.values() if not c.open()), None)
-            if over is None:
-                break
-            del self._changes[over.id]

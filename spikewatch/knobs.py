@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spikewatch.knob import Knob, Source
@@ -20,6 +20,7 @@ class KnobSet:
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         """Raises ValueError where two sources have a knob of the same name."""
         self._sources: tuple[Source, ...] = ()
+        self.apart: Callable[[], str] = lambda: ""  # why the ranks cannot agree now, empty when they can
         for source in sources:
             self.add(source)
 
@@ -48,6 +49,9 @@ class KnobSet:
         for source in self._sources:
             said = source.unavailable().items()
             reasons |= {name: reason for name, reason in said if name not in owned or owned[name][1] is source}
+        apart = self.apart()
+        if apart:
+            reasons |= {name: apart for name, (knob, _) in owned.items() if knob.shared and name not in reasons}
         return reasons
 
     def describe(self) -> list[dict[str, Any]]:

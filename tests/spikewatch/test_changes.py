@@ -5,7 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from spikewatch.changes import MAX_ATTEMPTS, MAX_REMEMBERED, NEVER, Ledger
+from spikewatch.changes import MAX_ATTEMPTS, Ledger
+from spikewatch.ledger_book import MAX_REMEMBERED
+from spikewatch.promises import NEVER
 from spikewatch.refusal import Refused
 
 
@@ -24,10 +26,19 @@ class Knobs:
             if not 0 <= value <= 8:
                 raise Refused("out_of_bounds", name)
 
-    def change(self, values):
+    def change(self, values, after=0):
         if self.broken:
             raise Refused("failed", "no more processes")
         self.now.update(values)
+
+    def shared(self, names):
+        return False
+
+    def drifting(self, name):
+        return False
+
+    def lag(self, values):
+        return 0
 
 
 class Time:
@@ -210,7 +221,7 @@ def test_values_that_can_never_be_put_back_are_given_up_in_the_end(ledger, knobs
 
 
 def test_a_mistake_of_our_own_refuses_the_change_instead_of_leaving_it_open(ledger, knobs, monkeypatch):
-    def mistake(values):
+    def mistake(values, after=0):
         raise AttributeError("no such thing in this torch")
 
     monkeypatch.setattr(knobs, "change", mistake)

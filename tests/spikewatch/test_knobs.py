@@ -39,7 +39,8 @@ def test_bounds_are_those_given_at_attach_and_what_the_cpus_can_carry(attach, in
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     _, knobs = attach(DataLoader(indices(9), num_workers=1), max_prefetch=10)
-    assert knobs.bounds() == {"num_workers": (0, 3 * WORKERS_PER_CPU), "prefetch_factor": (1, 10)}
+    assert knobs.bounds()["num_workers"] == (0, 3 * WORKERS_PER_CPU)
+    assert knobs.bounds()["prefetch_factor"] == (1, 10)
     _, knobs = attach(DataLoader(indices(9), num_workers=1), max_workers=4)
     assert knobs.bounds()["num_workers"] == (0, 4)
 
@@ -82,7 +83,7 @@ def test_a_loader_without_workers_opens_its_knobs_when_it_is_seen_to_draw_nothin
     for _ in run.loader:
         run.step()
     knobs.check({"num_workers": 2})
-    assert knobs.values() == {"num_workers": 0, "prefetch_factor": 2}
+    assert knobs.values().items() >= {"num_workers": 0, "prefetch_factor": 2}.items()
 
 
 @pytest.mark.parametrize("source", ["torch", "random", "numpy"])
