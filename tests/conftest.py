@@ -1,8 +1,10 @@
 """What tests of several rooms share: the real peers, where they can be had."""
 
+import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,22 @@ def peer():
         return str(file)
 
     return path
+
+
+@pytest.fixture
+def record_proof():
+    """Writes what a long proof found to docs/proof/NAME.json, with the commit it ran on and the date."""
+    root = Path(__file__).parent.parent
+
+    def record(name, found):
+        git = ["git", "-C", str(root)]
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+        said = {"commit": commit, "date": time.strftime("%Y-%m-%d", time.gmtime())}
+        file = root / "docs" / "proof" / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(found | said, indent=1) + "\n")
+
+    return record
 
 
 @pytest.fixture(scope="session")

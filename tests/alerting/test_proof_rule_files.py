@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import subprocess
@@ -18,7 +17,6 @@ from sidecar.errors import ConfigError
 
 COUNT = 20_000
 AT_A_TIME = 400
-RESULT = Path(__file__).parents[2] / "docs" / "proof" / "rule_files.json"
 
 
 def read(path):
@@ -84,7 +82,7 @@ def differing(paths, problems, theirs, unreadable):
 
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
-def test_twenty_thousand_rule_files(tmp_path):
+def test_twenty_thousand_rule_files(tmp_path, record_proof):
     paths = written(tmp_path, 20_260_102, COUNT)
     problems, slowest = [], 0.0
     for path in paths:
@@ -99,15 +97,7 @@ def test_twenty_thousand_rule_files(tmp_path):
         assert not differ, differ[:5]
         assert len(grammar) <= COUNT // 1000, grammar[:5]
         report |= {"verdicts_compared_with_promtool": COUNT, "the_two_yaml_readers_disagree": len(grammar)}
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(report | stamp(), indent=1) + "\n")
-
-
-def stamp():
-    """Of which commit, and when."""
-    root = Path(__file__).parents[2]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False).stdout
-    return {"commit": commit.strip(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    record_proof("rule_files", report)
 
 
 def test_some_hundred_rule_files(tmp_path, peer):

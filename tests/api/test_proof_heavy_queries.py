@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench._live import sidecar
 
-RESULT = Path(__file__).parents[2] / "docs" / "proof" / "heavy_queries.json"
 EVERY_S = 0.2
 HEAVY = {
     "more steps than memory allows": "count_over_time((count_over_time(({__name__=~'.+'})[1h:1ms]))[1h:1ms])",
@@ -58,7 +55,7 @@ def missed(url):
 
 @pytest.mark.proof
 @pytest.mark.timeout(300)
-def test_heavy_queries_end_and_rules_keep_their_tick(tmp_path):
+def test_heavy_queries_end_and_rules_keep_their_tick(tmp_path, record_proof):
     file = tmp_path / "watched.rules.yaml"
     file.write_text(yaml.safe_dump(rules()))
     with sidecar({"rules": [str(file)], "evaluation_interval": "200ms", "alertmanagers": []}) as live:
@@ -80,7 +77,6 @@ def test_heavy_queries_end_and_rules_keep_their_tick(tmp_path):
         assert all(times for times in evaluations(live.url)), "the rules are evaluated"
     slots = lasted / EVERY_S
     assert skipped <= slots * 0.01, f"{skipped} of {slots:.0f} slots missed"
-    RESULT.parent.mkdir(exist_ok=True)
     report = {
         "queries": {name: sorted({f"{code} {kind}" for n, code, kind, _ in answers if n == name}) for name in HEAVY},
         "at_a_time": len(threads),
@@ -89,13 +85,5 @@ def test_heavy_queries_end_and_rules_keep_their_tick(tmp_path):
         "rules": 20,
         "slots_of_200_ms": round(slots),
         "slots_missed": skipped,
-        **stamp(),
     }
-    RESULT.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def stamp():
-    """Of which commit, and when."""
-    root = Path(__file__).parents[2]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False).stdout
-    return {"commit": commit.strip(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    record_proof("heavy_queries", report)
