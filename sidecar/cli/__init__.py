@@ -1,4 +1,4 @@
-"""The command line: `spikewatch run | demo | check | test | query | backtest | export | parse | version`."""
+"""The command line: `spikewatch run | demo | check | test | query | backtest | export | doctor | parse | version`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _COMMANDS = {
     "backtest": "sidecar.cli.backtest:backtest",
     "export": "sidecar.cli.export:export",
     "plugins": "sidecar.cli.plugins:plugins",
+    "drill": "sidecar.cli.drill:drill",
+    "doctor": "sidecar.cli.doctor:doctor",
     "parse": "sidecar.cli.parse:parse",
     "version": "sidecar.cli.version:version",
 }

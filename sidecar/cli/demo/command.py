@@ -1,4 +1,4 @@
-"""Plays a scenario for the person at the terminal and says how it ended; the code behind `spikewatch demo`."""
+"""Plays a scenario for the person at the terminal and says how it ended: behind `spikewatch demo` and `drill`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
+from sidecar.cli.demo.drilling import Drill
 from sidecar.cli.demo.launch import Options, missing
 from sidecar.cli.demo.orchestrate import Demo, Result
-from sidecar.cli.demo.scenarios import SCENARIOS, Pace
+from sidecar.cli.demo.scenarios import SCENARIOS, Pace, Scenario
 from sidecar.cli.demo.story import changed
 from sidecar.cli.demo.timeline import LiveTimeline, PlainTimeline
 from sidecar.errors import ConfigError, SpikewatchError
@@ -34,30 +35,10 @@ def play(
 ) -> int:
     """The exit code: 0 ended as it should, 1 did not, 130 interrupted. Leaves no process behind in any case."""
     console = console or Console()
-    scenario = SCENARIOS[name]
-    if absent := missing():
-        console.print(f"The demo trains a real model and needs {', '.join(absent)}: pip install 'spikewatch\\[demo]'")
-        return DIFFERED
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-    # A new one each time: the state of an earlier run would have its cooldowns and its journal in it.
-    directory = Path(tempfile.mkdtemp(prefix=f"spikewatch-{name}-", dir=keep)).absolute()
-    live = console.is_terminal and not plain
-    timeline = LiveTimeline(console, scenario.title) if live else PlainTimeline(console)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    try:
-        with timeline:
-            result = Demo(scenario, options, pace or Pace(), timeline, directory).play()
-    except KeyboardInterrupt:
-        console.print(f"interrupted; what there is is in {directory}", highlight=False, soft_wrap=True)
-        return INTERRUPTED
-    except ConfigError as e:
-        console.print(str(e), style="red", markup=False, highlight=False, soft_wrap=True)
-        return DIFFERED
-    except SpikewatchError as e:
-        console.print(f"the demo broke off: {e}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return DIFFERED
+    timeline = _timeline(console, SCENARIOS[name], plain)
+    result = _played(Demo, name, options, pace or Pace(), timeline, console, keep)
+    if not isinstance(result, Result):
+        return result
     if json_file is not None:
         result.report.write(json_file)
     summary(console, result, options)
@@ -67,6 +48,60 @@ def play(
         summary(shot, result, options)
         shot.save_svg(str(picture), title="spikewatch demo")
     return DIFFERED if result.differences else ENDED_AS_IT_SHOULD
+
+
+def play_drill(
+    name: str,
+    options: Options,
+    *,
+    keep: Path | None = None,
+    plain: bool = False,
+    pace: Pace | None = None,
+    console: Console | None = None,
+) -> int:
+    """The exit code of a drill: 0 the path came to its end, 1 it did not, 130 interrupted."""
+    console = console or Console()
+    result = _played(Drill, name, options, pace or Pace(), _timeline(console, SCENARIOS[name], plain), console, keep)
+    if not isinstance(result, Result):
+        return result
+    ending(console, result)
+    return DIFFERED if result.differences else ENDED_AS_IT_SHOULD
+
+
+def _timeline(console: Console, scenario: Scenario, plain: bool) -> LiveTimeline | PlainTimeline:
+    return LiveTimeline(console, scenario.title) if console.is_terminal and not plain else PlainTimeline(console)
+
+
+def _played(
+    kind: type[Demo],
+    name: str,
+    options: Options,
+    pace: Pace,
+    timeline: LiveTimeline | PlainTimeline,
+    console: Console,
+    keep: Path | None,
+) -> Result | int:
+    """The result, or where there is none the exit code."""
+    if absent := missing():
+        console.print(f"The demo trains a real model and needs {', '.join(absent)}: pip install 'spikewatch\\[demo]'")
+        return DIFFERED
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    # A new one each time: the state of an earlier run would have its cooldowns and its journal in it.
+    directory = Path(tempfile.mkdtemp(prefix=f"spikewatch-{name}-", dir=keep)).absolute()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        with timeline:
+            return kind(SCENARIOS[name], options, pace, timeline, directory).play()
+    except KeyboardInterrupt:
+        console.print(f"interrupted; what there is is in {directory}", highlight=False, soft_wrap=True)
+        return INTERRUPTED
+    except ConfigError as e:
+        console.print(str(e), style="red", markup=False, highlight=False, soft_wrap=True)
+    except SpikewatchError as e:
+        console.print(f"the demo broke off: {e}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return DIFFERED
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -104,6 +139,20 @@ def summary(console: Console, result: Result, options: Options) -> None:
             console.print(f"  {line}", style="red", markup=False, highlight=False)
     else:
         console.print("It ended as it should.", style="bold green")
+
+
+def ending(console: Console, result: Result) -> None:
+    """Where a drill's path ended."""
+    report = result.report
+    verdict = report.verdict or "no experiment"
+    console.print()
+    console.print(f"The end: {verdict}; {changed(report.knobs_before, report.knobs_after)}", markup=False)
+    counts = result.accounting
+    console.print(f"Samples: {counts.consumed} used, {counts.lost} lost, {counts.repeated} repeated", highlight=False)
+    database = result.directory / "state" / "state.db"
+    console.print(f"Journal: {database}", highlight=False, soft_wrap=True)
+    for line in result.differences:
+        console.print(f"It is not as it should be: {line}", style="red", markup=False, highlight=False)
 
 
 def _rate(value: float | None) -> str:

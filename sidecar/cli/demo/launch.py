@@ -33,7 +33,9 @@ class DemoError(SpikewatchError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person chose. `rules` and `responses` stand in for the shipped ones where given."""
+    """What the person chose. `rules` and `responses` stand in for the shipped ones where given; `approve_as` says yes
+    to plans in a drill.
+    """
 
     nproc: int = 1
     usd_per_gpu_hour: float = 2.5
@@ -41,6 +43,7 @@ class Options:
     seed: int | None = None
     rules: Path | None = None
     responses: Path | None = None
+    approve_as: str = ""
 
 
 class Launcher:
@@ -70,8 +73,8 @@ class Launcher:
         config: dict[str, object] = {
             "state_dir": str(self._directory / "state"),
             "run_dir": str(self._run_dir),
-            "rules": [str(options.rules) if options.rules else SHIPPED + RULES],
-            "responses": [str(options.responses or self._scenario.responses_path)],
+            "rules": [str(options.rules.absolute()) if options.rules else SHIPPED + RULES],
+            "responses": [str((options.responses or self._scenario.responses_path).absolute())],
             "evaluation_interval": "1s",
             "http": {"listen": listen},
             "metrics": None,

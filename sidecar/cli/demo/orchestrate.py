@@ -130,11 +130,11 @@ class Demo:
         self._until(lambda: bool(story.fired_at), pace.fire_within + wait.pending_s, f"{ALERT} did not fire")
         # The baseline begins while the alert is pending, as soon as the ranges hold nothing from before.
         self._enter("collecting the baseline", wait.baseline_s, began=story.active_at + wait.range_s)
-        self._until(lambda: bool(story.ordered_at) or story.over, pace.decide_within, "no remediation")
+        self._until(lambda: bool(story.ordered_at) or self._over(), pace.decide_within, "no remediation")
         self._enter("the change takes effect", wait.range_s)
-        self._until(lambda: story.phase == "measuring" or story.over, pace.decide_within, "nothing was measured")
+        self._until(lambda: story.phase == "measuring" or self._over(), pace.decide_within, "nothing was measured")
         self._enter("measuring what the change did", wait.window_s)
-        self._until(lambda: story.over, pace.decide_within, "no verdict")
+        self._until(lambda: self._over(), pace.decide_within, "no verdict")
 
     def _reported(self, due: Mapping[str, KnobValue]) -> Mapping[str, KnobValue]:
         """The settings that every rank reports; waits a while for them to be what is `due`."""
@@ -205,6 +205,10 @@ class Demo:
                 (max(0.0, now - self._stage_began), self._stage_s) if self._stage_s else None,
             )
         )
+
+    def _over(self) -> bool:
+        """Whether nothing more will come of the alert."""
+        return self._story.over
 
     def _enter(self, stage: str, seconds: float = 0.0, began: float = 0.0) -> None:
         self._stage, self._stage_began, self._stage_s = stage, began or time.time(), seconds

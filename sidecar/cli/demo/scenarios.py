@@ -11,6 +11,7 @@ from typing import Any
 
 from sidecar import durations
 from sidecar.cli.demo.store import SIDES
+from sidecar.errors import ConfigError
 from sidecar.yamlfile import Document
 
 ALERT = "TrainerStarvedOfData"
@@ -118,11 +119,19 @@ class Waits:
 
 
 def waits(rules: Path, responses: Path) -> Waits:
-    """From a rule file with the demo's alert, and a responses file. Raises ConfigError or KeyError for others."""
-    pending = next(rule["for"] for rule in _alerts(Document.read(rules).value) if rule["alert"] == ALERT)
-    verify = Document.read(responses).value["responses"][0]["verify"]
-    seconds = [durations.parse(text) / 1000 for text in (pending, verify["baseline"], verify["window"])]
-    return Waits(*seconds)
+    """From a rule file with the demo's alert, and a responses file. Raises ConfigError for others."""
+    rule_file, response_file = Document.read(rules), Document.read(responses)
+    try:
+        pending = next(rule.get("for", "0s") for rule in _alerts(rule_file.value) if rule["alert"] == ALERT)
+    except (StopIteration, LookupError, TypeError, AttributeError):
+        raise ConfigError([rule_file.problem((), f"the scenario is about {ALERT}: no such alert is here")]) from None
+    try:
+        verify = [response["verify"] for response in response_file.value["responses"]]
+        longest = [max(durations.parse(v.get(name, "180s")) for v in verify) for name in ("baseline", "window")]
+    except (LookupError, TypeError, AttributeError, ValueError):
+        text = "no responses with a `verify`: `spikewatch check` tells more"
+        raise ConfigError([response_file.problem((), text)]) from None
+    return Waits(durations.parse(str(pending)) / 1000, *(ms / 1000 for ms in longest))
 
 
 def _alerts(rules: Any) -> Iterator[Mapping[str, Any]]:

@@ -29,6 +29,7 @@ class Story:
     active_at: float = 0.0
     fired_at: float = 0.0
     episode: str = ""  # of the experiment; with several ranks there are several alerts, and one of them acts
+    asks: tuple[str, str] | None = None  # (episode, response) of a plan that waits for an approval
     episodes: int = 0  # alerts that fired and have a response
     decided: int = 0  # of them those whose response will not act
     found: Mapping[str, KnobValue] = field(default_factory=dict)
@@ -59,6 +60,9 @@ class Story:
         if self.episode and episode != self.episode:
             return None
         match entry["kind"]:
+            case "waiting" if data["reason"] == "awaiting_approval":
+                self.asks = episode, entry["response"]
+                return Line(at, f"response {entry['response']} waits for an approval", "yellow")
             case "waiting" if data["reason"] == "thin_baseline":
                 return Line(at, f"response {entry['response']} waits for its baseline, taken while starved")
             case "waiting":

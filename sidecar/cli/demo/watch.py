@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -57,6 +58,14 @@ class Watch:
                 if sample.name in KNOB_METRICS:
                     ranks.setdefault(sample.labels["rank"], {})[KNOB_METRICS[sample.name]] = int(sample.value)
         return [ranks[rank] for rank in sorted(ranks, key=int)]
+
+    def approve(self, episode: str, response: str, by: str) -> None:
+        """Says yes to a plan."""
+        path = f"/api/v1/responses/{quote(episode)}/{quote(response)}/approve"
+        try:
+            self._client.post(self._url + path, json={"by": by}).raise_for_status()
+        except httpx.HTTPError as e:
+            raise SidecarError(f"POST {self._url}{path}: {e}") from e
 
     def _ask(self, path: str) -> httpx.Response:
         try:
