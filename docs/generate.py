@@ -24,12 +24,19 @@ def metrics() -> str:
         "Everything the sidecar can export on `/metrics`. Units are base units, counters end in `_total`. A series",
         "that is missing is missing: no value is ever made up. Written by `make docs`.",
         "",
-        "| metric | type | labels | meaning |",
-        "|---|---|---|---|",
+        "*Checked* says against what: `device` is the real source (kernel, driver, library, trainer), `fake` a stand-in",
+        "of the tests, `none` nothing yet; where it is empty the sidecar counts something about itself. A response built on",
+        "a metric that is not `device` suggests at most. `spikewatch doctor --metrics` adds what is seen in a pod.",
+        "",
+        "| metric | type | labels | of | checked | meaning |",
+        "|---|---|---|---|---|---|",
     ]
     for info in sorted(records.catalogue(registry), key=lambda i: i.name):
         labels = ", ".join(f"`{label}`" for label in info.labels)
-        lines.append(f"| `{info.name}` | {info.kind} | {labels} | {info.help} |")
+        what = info.verified
+        checked = " ".join(part for part in (what.against, what.date, what.detail) if part) if what else ""
+        quality = "" if info.quality == "exact" else f" ({info.quality})"
+        lines.append(f"| `{info.name}` | {info.kind} | {labels} | {info.scope} | {checked} | {info.help}{quality} |")
     return "\n".join(lines) + "\n"
 
 
