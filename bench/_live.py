@@ -44,6 +44,15 @@ class Live:
             else:
                 return
 
+    def end(self) -> None:
+        """Asks it to stop, and waits until it has."""
+        _end(self._process)
+
+    def kill(self) -> None:
+        """Ends it without asking."""
+        self._process.kill()
+        self._process.wait()
+
     def cpu_seconds(self) -> float:
         """CPU used so far by all its threads, also ended ones, to the nanosecond."""
         # /proc/PID/stat counts in hundredths of a second: too coarse for less than a hundredth of a core. The number
@@ -63,23 +72,29 @@ class Live:
 def sidecar(config: Mapping[str, Any]) -> Iterator[Live]:
     """A sidecar with this configuration over the defaults; state and sockets in a folder that is removed."""
     with tempfile.TemporaryDirectory(prefix="spikewatch-bench-") as name:
-        folder = Path(name)
-        listen = f"127.0.0.1:{free_port()}"
-        file = folder / "spikewatch.yaml"
-        settings = {"state_dir": "state", "run_dir": "run", "http": {"listen": listen}, "metrics": None, **config}
-        file.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
-        command = [sys.executable, "-m", "sidecar", "run", "--config", str(file)]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        live = launch(Path(name), config)
         try:
-            live = Live(process, folder, f"http://{listen}")
-            try:
-                live.wait_for("/-/ready")
-            except OSError as e:
-                raise RuntimeError(f"the sidecar did not start: {(folder / 'log').read_text()}") from e
             yield live
         finally:
-            _end(process)
+            live.end()
+
+
+def launch(folder: Path, config: Mapping[str, Any]) -> Live:
+    """Starts a sidecar in `folder`, again and again if wanted; returns when it is ready. Raises RuntimeError."""
+    listen = f"127.0.0.1:{free_port()}"
+    file = folder / "spikewatch.yaml"
+    settings = {"state_dir": "state", "run_dir": "run", "http": {"listen": listen}, "metrics": None, **config}
+    file.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
+    command = [sys.executable, "-m", "sidecar", "run", "--config", str(file)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    live = Live(process, folder, f"http://{listen}")
+    try:
+        live.wait_for("/-/ready")
+    except OSError as e:
+        live.end()
+        raise RuntimeError(f"the sidecar did not start: {(folder / 'log').read_text()}") from e
+    return live
 
 
 class Trainer:
