@@ -3,12 +3,16 @@
 import multiprocessing
 import os
 import random
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from spikewatch.agent import THREAD_NAME
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
 
