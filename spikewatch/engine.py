@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-NONE = "none"
+from spikewatch import placement
 
 
 def describe(model: Any, scaler: Any) -> dict[str, str]:
@@ -16,32 +16,8 @@ def describe(model: Any, scaler: Any) -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         return {}
-    parallelism = _parallelism(model)
-    found = {"parallelism": parallelism, "precision": _precision(model, scaler)}
-    if parallelism in (NONE, "ddp"):
-        found["offload"] = NONE  # neither has any
-    return {name: text for name, text in found.items() if text}
-
-
-def _parallelism(model: Any) -> str:
-    inner = getattr(model, "_orig_mod", model)
-    kinds = {kind.__name__ for module in inner.modules() for kind in type(module).__mro__}
-    for name, text in (
-        ("FSDPModule", "fsdp2"),
-        ("FullyShardedDataParallel", "fsdp"),
-        ("DistributedDataParallel", "ddp"),
-        ("DataParallel", "dp"),
-    ):
-        if name in kinds:
-            return text
-    return NONE
-
-
-def _precision(model: Any, scaler: Any) -> str:
-    if scaler is not None and scaler.is_enabled():
-        return "fp16 mixed"
-    dtype = next((str(p.dtype) for p in model.parameters() if p.is_floating_point()), "")
-    return f"{dtype.removeprefix('torch.')} parameters" if dtype else ""
+    said = placement.describe(model, None, scaler)
+    return {name: text for name, text in said.items() if text != placement.UNKNOWN}
 
 
 def gpu_uuid(cuda: Any, device: int) -> str:

@@ -174,11 +174,11 @@ def test_how_a_run_trains_is_told_in_words_and_can_be_told_better(attach):
     model = torch.nn.Linear(2, 2)
     run = attach(model=model, scaler=torch.amp.GradScaler("cpu"), optimizer=torch.optim.SGD(model.parameters(), 0.1))
     about = run._parts.agent.telemetry.about
-    assert about == {"parallelism": "none", "precision": "fp16 mixed", "offload": "none"}
+    assert about == {"parallelism": "none", "precision": "fp16-mixed", "offload": "none"}
     run.describe(parallelism="zero3", offload="nvme")
     told = run._parts.agent._hello()["about"]
-    assert told == {"parallelism": "zero3", "precision": "fp16 mixed", "offload": "nvme"}
-    assert attach(model=model.bfloat16())._parts.agent.telemetry.about["precision"] == "bfloat16 parameters"
+    assert told == {"parallelism": "zero3", "precision": "fp16-mixed", "offload": "nvme"}
+    assert attach(model=model.bfloat16())._parts.agent.telemetry.about["precision"] == "bf16"
     assert attach(model="no module")._parts.agent.telemetry.about == {}
 
 
