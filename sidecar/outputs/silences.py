@@ -135,8 +135,11 @@ _PHASES = ("connect", "read", "write", "pool")
 
 def heard(body: bytes) -> list[HeardSilence]:
     """The silences of an answer that have not expired. Raises ValueError for what is none of Alertmanager's."""
+    found = json.loads(body)
+    if not isinstance(found, list):
+        raise ValueError("no list of silences")
     try:
-        return [_silence(one) for one in json.loads(body) if one["status"]["state"] != "expired"]
+        return [_silence(one) for one in found if one["status"]["state"] != "expired"]
     except (KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"no list of silences: {type(e).__name__} {e}") from None
 

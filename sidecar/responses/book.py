@@ -158,16 +158,22 @@ class Book:
 
     def waiting_for_approval(self) -> list[tuple[Episode, Attempt]]:
         """Every plan that is shown and not answered, oldest episode first."""
-        return [(e, a) for e in self for a in e.undecided if a.waits_for == "awaiting_approval"]
+        return [(e, a) for e, a in self._answerable() if not a.approved_by]
 
     def awaiting(self, identifier: str, response: str) -> tuple[Episode, Attempt]:
-        """The attempt that waits for an approval. Raises ResponseError that lists those that do."""
-        waiting = self.waiting_for_approval()
-        for episode, attempt in waiting:
+        """The attempt that waits for an approval, or has one and has not begun: a yes can be taken back until then.
+        Raises ResponseError that lists those that wait.
+        """
+        for episode, attempt in self._answerable():
             if episode.id == identifier and attempt.response == response:
                 return episode, attempt
+        waiting = self.waiting_for_approval()
         known = f"these do: {', '.join(f'{e.id} {a.response}' for e, a in waiting[:10])}" if waiting else "nothing does"
         raise ResponseError(f"{response} does not wait for an approval in episode {identifier}; {known}")
+
+    def _answerable(self) -> list[tuple[Episode, Attempt]]:
+        waits = "awaiting_approval"
+        return [(e, a) for e in self for a in e.undecided if a.plan and (a.waits_for == waits or a.approved_by)]
 
     def _decide_all(self, episode: Episode, refusal: Refusal, now_ms: int) -> None:
         for attempt in episode.undecided:

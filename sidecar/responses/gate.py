@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sidecar.errors import QueryError, ResponseError
 from sidecar.hooks import Actuator, Remediation, View
 from sidecar.model import Alert, Change, Knob, Scope, Skip, TrainerIdentity
+from sidecar.plugins import details
 from sidecar.responses.episode import Plan, Refusal
 from sidecar.responses.killswitch import Halt
 from sidecar.responses.limits import Ledger, in_rollout, refusal
@@ -106,7 +107,9 @@ class Gate:
             return Refusal("quarantined", f"{', '.join(sorted(quarantined))} ended in an out-of-memory kill")
         if any(knobs[name].scope is Scope.ALL_RANK for name in change.values) and 0 not in identity.ranks:
             return Refusal("not_leader", "only the sidecar of global rank 0 changes what all ranks share")
-        found = {name: knobs[name].value for name in change.values}
+        # What the trainer moves by itself has no value to be compared, neither by it nor with the plan that was shown.
+        drifts = details(self._remediations[response.remediation]).drifts
+        found = {name: knobs[name].value for name in change.values if name not in drifts}
         return Plan(change, found, identity.job, identity.epoch, identity.run_ids)
 
     def needs_approval(self, response: Response, plan: Plan, knobs: Mapping[str, Knob]) -> bool:

@@ -117,6 +117,17 @@ def test_a_yes_counts_as_long_as_it_was_given_for(world, kit):
     assert world.trainer.sent == []
 
 
+def test_a_yes_can_be_taken_back_until_it_begins(world, kit):
+    episode, _ = suggested(world, kit)
+    world.responder.approve(episode.id, "feed", "ada", world.now)
+    assert world.responder.waiting() == ()
+    world.run(5)
+    world.responder.reject(episode.id, "feed", "bob", world.now)
+    world.run(60)
+    assert world.decisions() == [("feed", "rejected")]
+    assert world.trainer.sent == []
+
+
 def test_a_yes_stands_in_the_journal_with_its_end_and_beside_the_change(world, kit):
     episode, _ = suggested(world, kit)
     world.responder.approve(episode.id, "feed", "ada", world.now, valid_ms=50_000)

@@ -227,6 +227,7 @@ class Sidecar(RuleBasedStateMachine):
                         responder.reject(episode.id, attempt.response, "ada", self.world.now)
                 except ResponseError:
                     assert attempt.waits_for != "awaiting_approval"
+                    assert not attempt.approved_by
 
     @rule(seconds=st.integers(1, 40))
     def the_disk_is_full_for_a_while(self, seconds):
