@@ -205,7 +205,7 @@ class _Session:
             finally:
                 self._leave(board, member)
         except Exception as error:  # the store is gone: with it the job, or the process group
-            self.trouble = f"the job's store does not answer: {str(error).partition(chr(10))[0] or repr(error)}"
+            self.trouble = f"the job's store does not answer: {str(error).partition(chr(10))[0] or repr(error)}"[:200]
             log.debug("agreement ended", exc_info=error)
         finally:
             self._over = True

@@ -14,7 +14,8 @@ carries all that is known of it, so a lost or repeated packet does no harm.
     keep     change_id
     revert   change_id
     get      (no fields); answered by `state`: step, knobs, unavailable, changes
-    change   change: {id, state, by, reason, detail, step, found, values, lease_ms}, knobs: {knob: value}, answer: bool
+    change   change: {id, state, scope (optional), by, reason, detail, step, found, values, lease_ms},
+             knobs: {knob: value}, answer: bool
     nack     reason, detail, change_id or ""
     dump     what (flight_recorder), dump_id; answered by `dumped`: what, dump_id, size, detail, beside it a sealed
              memory file of that many bytes, or no file and the reason in `detail`
@@ -26,6 +27,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 VERSION = 1
@@ -50,6 +52,10 @@ REASONS = frozenset(
         "no_room",  # the batches in flight would not fit the shared memory that is free
         "lease_expired",
         "unknown_change",
+        "not_leader",  # what all ranks share is changed at rank 0
+        "late",  # of all ranks: the step it was for came before everybody had answered
+        "timeout",  # of all ranks: one did not answer in time
+        "withdrawn",  # of all ranks: taken back before it was decided
         "failed",  # it was tried and the trainer's own library raised
     }
 )
@@ -91,10 +97,15 @@ def _list(check: Check) -> Check:
     return lambda v: isinstance(v, list) and len(v) <= MAX_ENTRIES and all(check(item) for item in v)
 
 
-def _object(fields: Mapping[str, Check]) -> Check:
-    return lambda v: isinstance(v, dict) and all(name in v and check(v[name]) for name, check in fields.items())
+def _object(fields: Mapping[str, Check], optional: Mapping[str, Check] = MappingProxyType({})) -> Check:
+    return lambda v: (
+        isinstance(v, dict)
+        and all(name in v and check(v[name]) for name, check in fields.items())
+        and all(check(v[name]) for name, check in optional.items() if name in v)
+    )
 
 
+_SCOPES = ("local", "all_rank")
 _COUNT = _whole(0, 2**53)
 _RANK = _whole(0, 1_000_000)
 _LEASE = _whole(MIN_LEASE_MS, MAX_LEASE_MS)
@@ -116,7 +127,8 @@ _CHANGE = _object(
         "found": _VALUES,
         "values": _VALUES,
         "lease_ms": _COUNT,
-    }
+    },
+    {"scope": lambda v: v in _SCOPES},
 )
 _KNOB = _object(
     {
@@ -125,7 +137,7 @@ _KNOB = _object(
         "unit": _text,
         "minimum": _or_none(_number),
         "maximum": _or_none(_number),
-        "scope": lambda v: v in ("local", "all_rank"),
+        "scope": lambda v: v in _SCOPES,
         "value": _knob_value,
     }
 )

@@ -298,8 +298,16 @@ class TrainerChannel:
         return merge_knobs(self._current())[1]
 
     def apply(self, order: Order) -> None:
-        """Sends a new order to every attached rank. The same `change_id` again does nothing."""
-        self._orders.give(order, self._current())
+        """Sends a new order to every attached rank. The same `change_id` again does nothing.
+
+        What all ranks share is ordered at global rank 0 only, which agrees on it with the others by itself; where
+        that rank is attached elsewhere, the order is refused as `not_leader`.
+        """
+        ranks = self._current()
+        if any(rank.world > 1 and rank.shares(order.values) for rank in ranks):
+            self._orders.give(order, [rank for rank in ranks if rank.rank == 0], "not_leader")
+        else:
+            self._orders.give(order, ranks)
 
     def renew(self, change_id: str, lease_ms: int) -> None:
         """Prolongs the lease on every rank; a lost packet does no harm, the next renewal comes."""

@@ -28,14 +28,14 @@ class Orders:
 
     # --- from the responses -----------------------------------------------------------------------------------------
 
-    def give(self, order: Order, ranks: Collection[Rank]) -> None:
-        """A new order for all of `ranks`; a known one is left alone."""
+    def give(self, order: Order, ranks: Collection[Rank], without: str = "no_trainer") -> None:
+        """A new order for all of `ranks`; a known one is left alone. `without`: the refusal where there are none."""
         if order.change_id in self._units:
             return
         unit = Unit(order.change_id, order.values, order.expect, order.lease_ms, self._clock.monotonic_ms())
         self._remember(unit)
         if not ranks:
-            unit.refusal = "no_trainer"
+            unit.refusal = without
         for rank in ranks:
             unit.members[rank.run_id] = Member(rank.rank)
         for rank in ranks:
@@ -71,12 +71,15 @@ class Orders:
     def attached(self, rank: Rank, reports: Iterable[Mapping[str, Any]]) -> None:
         """A rank (re)connected and told every change it knows: what was lost on the way is sent again."""
         for report in reports:
-            self._unit(report).heard(rank.run_id, rank.rank, report)
+            if not _follows(rank, report):
+                self._unit(report).heard(rank.run_id, rank.rank, report)
         for unit in self._units.values():
             self._send_due(unit, [rank], fresh=True)
 
     def heard(self, rank: Rank, report: Mapping[str, Any], ranks: Collection[Rank]) -> None:
         """A rank told what became of a change."""
+        if _follows(rank, report):
+            return
         unit = self._unit(report)
         unit.heard(rank.run_id, rank.rank, report)
         if report["state"] == "refused":
@@ -135,3 +138,8 @@ class Orders:
         self._units[unit.change_id] = unit
         while len(self._units) > MAX_UNITS:
             del self._units[next(iter(self._units))]
+
+
+def _follows(rank: Rank, report: Mapping[str, Any]) -> bool:
+    """Whether the change is led by another rank: what becomes of it is rank 0's to say, and its sidecar's to order."""
+    return report.get("scope") == "all_rank" and rank.rank != 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,10 @@ class Rank:
             knob = self.knobs.get(name)
             if knob is not None:
                 self.knobs[name] = Knob(name, value, knob.minimum, knob.maximum, knob.unit, knob.scope)
+
+    def shares(self, names: Iterable[str]) -> bool:
+        """Whether any of these knobs must be the same on every rank."""
+        return any(name in self.knobs and self.knobs[name].scope is Scope.ALL_RANK for name in names)
 
     def samples(self) -> Iterator[Sample]:
         """Everything known of this rank now."""

@@ -104,3 +104,63 @@ def test_knobs_are_what_all_ranks_have_within_the_bounds_of_all(channel, trainer
             assert sidecar.unavailable() == {"c": "no loader", "only here": "not every rank has it"}
 
     asyncio.run(story())
+
+
+SHARED = {"name": "lr_factor", "type": "float", "unit": "", "scope": "all_rank", "value": 1.0}
+SHARED |= {"minimum": 0.1, "maximum": 2.0}
+FOR_ALL = Order("c2", {"lr_factor": 0.5}, {"lr_factor": 1.0}, 30_000)
+TOLD = {"found": {"lr_factor": 1.0}, "values": {"lr_factor": 0.5}, "scope": "all_rank"}
+
+
+def test_what_all_ranks_share_is_ordered_at_rank_0_alone_whose_word_counts(channel, trainers, soon):
+    async def story():
+        async with channel() as sidecar:
+            leader, other = [await trainers(rank=rank, described=[SHARED]) for rank in (0, 1)]
+            sidecar.apply(FOR_ALL)
+            assert (await leader.hear("set"))["values"] == {"lr_factor": 0.5}
+            other.report("c2", "applied", step=9, **TOLD)
+            other.say(type="get")  # not for a sidecar: it hangs up, so all before that has been read
+            assert (await other.hear("nack"))["reason"] == "bad_message"
+            assert sidecar.outcome("c2").state is ChangeState.PENDING
+            leader.report("c2", "applied", step=9, **TOLD)
+            await soon(lambda: sidecar.outcome("c2").state is ChangeState.APPLIED)
+            sidecar.revert("c2")
+            assert (await leader.hear())["type"] == "revert"
+
+    asyncio.run(story())
+
+
+def test_a_sidecar_without_rank_0_refuses_what_all_ranks_share(channel, trainers):
+    async def story():
+        async with channel() as sidecar:
+            rank = await trainers(rank=1, described=[SHARED])
+            sidecar.apply(FOR_ALL)
+            assert (sidecar.outcome("c2").state, sidecar.outcome("c2").reason) == (ChangeState.REFUSED, "not_leader")
+            assert rank.silent()
+
+    asyncio.run(story())
+
+
+def test_a_sidecar_never_gives_orders_about_a_change_that_another_pods_sidecar_leads(channel, trainers, soon, clock):
+    async def story():
+        async with channel(settle_ms=1_000) as sidecar:
+            rank = await trainers(rank=1, described=[SHARED])
+            rank.report("theirs", "pending", **TOLD)
+            rank.report("ours", "kept", values={"num_workers": 4})
+            await soon(lambda: sidecar.outcome("ours").state is ChangeState.KEPT)
+            clock.advance(60_000)
+            sidecar.tick(1)
+            assert sidecar.outcome("theirs").state is ChangeState.UNKNOWN
+            assert rank.silent()
+
+    asyncio.run(story())
+
+
+def test_a_job_of_one_rank_shares_nothing(channel, trainers):
+    async def story():
+        async with channel() as sidecar:
+            rank = await trainers(rank=0, world=1, described=[SHARED])
+            sidecar.apply(FOR_ALL)
+            assert (await rank.hear("set"))["change_id"] == "c2"
+
+    asyncio.run(story())

@@ -40,8 +40,14 @@ class SimulatedRank:
         if values["num_workers"] > self.most:
             raise Refused("out_of_bounds")
 
-    def change(self, values):
+    def change(self, values, after=0):
         self.now.update(values)
+
+    def shared(self, names):
+        return False
+
+    def drifting(self, name):
+        return False
 
     def _send(self, message):
         if self.connected:
