@@ -23,6 +23,7 @@ _HEADER = re.compile(
 _LEVELS = ("INFO", "WARN", "CALL", "TRACE", "ABORT", "VERSION")
 _NUMBER_LENGTH = 18  # longer digits are no pid
 _LINE_LENGTH = 4096  # NCCL cuts its own lines at 1024 bytes; and Python refuses to read a number of 4300 digits
+_LONG = 110  # characters; most longer messages are collectives, which are looked at before the cache
 _CACHED = 4096  # entries of each cache: a job prints a few headers and a few hundred different messages
 
 
@@ -35,49 +36,48 @@ class LogParser:
 
     def parse(self, text: str, first_line: int = 1) -> Iterator[Event]:
         """The events of whole lines, `first_line` being the number of the first. Raises nothing, whatever the text."""
-        if "\x1b" in text:
-            text = _ANSI.sub("", text)
+        text = _plain(text)
+        repeats = "[repeated " in text
+        headers, meanings = self._headers, self._meanings
+        make = tuple.__new__  # of a named tuple, without the function that its class puts around it
         for number, line in enumerate(text.split("\n"), first_line):
             at = line.find(" NCCL ")
             if len(line) > _LINE_LENGTH:
                 line = line[:_LINE_LENGTH]
-            if 0 < at < _LINE_LENGTH:
-                event = self._nccl(line, at, number)
-            elif "NCCL" in line:
-                event = self._beside(line, number)
-            else:
+            known = headers.get(line[:at], _UNSEEN) if 0 < at < _LINE_LENGTH else None
+            if known is _UNSEEN:
+                known = self._header(line[:at])
+            if known is None:
+                if "NCCL" in line and (beside := self._beside(line, number)) is not None:
+                    yield beside
                 continue
-            if event is not None:
-                yield event
+            rest = line[at + 6 :]
+            times = 1
+            if repeats and (found := _REPEATED.search(rest)) is not None:
+                rest, times = rest[: found.start()], int(found[1][:_NUMBER_LENGTH])
+            header, where = known
+            body = None if len(rest) > _LONG else meanings.get(rest)
+            if body is None or (where and type(body) is events.Warn):
+                body = self._body(rest, where)
+            if body is not None:
+                yield make(Event, (number, header, body, times))
 
-    def _nccl(self, line: str, at: int, number: int) -> Event | None:
-        prefix = line[:at]
-        known = self._headers.get(prefix, _UNSEEN)
-        if known is _UNSEEN:
-            known = self._header(prefix)
-        if known is None:
-            return self._beside(line, number)
-        header, where = known
-        rest = line[at + 6 :]
-        repeated = 1
-        if rest[-1:] == "\r":
-            rest = rest[:-1]
-        if "[repeated " in rest and (found := _REPEATED.search(rest)) is not None:
-            rest, repeated = rest[: found.start()], int(found[1][:_NUMBER_LENGTH])
+    def _body(self, rest: str, where: str) -> Meaning | None:
+        """What follows `NCCL`: the level, then the message. None for a level there is not."""
+        if (
+            rest.find(": opCount ", 5, 64) > 0
+            and rest.startswith("INFO ")
+            and (enqueued := messages.collective(rest[5:])) is not None
+        ):
+            return enqueued  # every one is different: not worth keeping
         body = self._meanings.get(rest)
         if body is None:
             level, _, message = rest.partition(" ")
-            if level not in _LEVELS:
-                return None
-            body = self._meaning(level, message, where, rest)
-        elif where and isinstance(body, events.Warn):
-            body = warn(body.message, where)
-        return Event(number, header, body, repeated)
+            return self._meaning(level, message, where, rest) if level in _LEVELS else None
+        return warn(body.message, where) if where and isinstance(body, events.Warn) else body
 
     def _meaning(self, level: str, message: str, where: str, rest: str) -> Meaning:
         if level == "INFO":
-            if message.find(": opCount ", 0, 64) > 0 and (enqueued := messages.collective(message)) is not None:
-                return enqueued  # every one is different: not worth keeping
             body = messages.meaning(message) or events.Other(level, message)
         elif level == "WARN":
             body = warn(message, where)
@@ -116,6 +116,13 @@ class LogParser:
         if body is None and ("time=" in line or "Timed out waiting for GPU" in line):
             body = synthetic.meaning(line)
         return None if body is None else Event(number, None, body)
+
+
+def _plain(text: str) -> str:
+    """Without colours, and with one kind of line end."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return text.replace("\r\n", "\n") if "\r\n" in text else text
 
 
 _UNSEEN: tuple[Header, str] = (Header("", -1, -1, -1), "")  # what no log can hold: a pid below zero

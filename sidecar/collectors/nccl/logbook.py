@@ -50,13 +50,12 @@ class Logbook:
         self._routes = Routes()
         self._warnings: Counter[str] = Counter()
         self._timeouts: Counter[str] = Counter()
-        self._buffers: Counter[bool] = Counter()
+        self._aligned = self._misaligned = 0
         self._progress: dict[int, tuple[int, int]] = {}
         self._versions: set[str] = set()
         self._synthetic = 0
         self._init_seconds: float | None = None
         self.complete_at_ms: int | None = None  # when a communicator was last seen to be ready
-        self.started = False  # whether one was seen to begin
 
     @property
     def timeouts(self) -> int:
@@ -70,17 +69,25 @@ class Logbook:
 
     def see(self, found: Iterable[Event], now_ms: int) -> None:
         """Takes in events as they come."""
+        alignment, aligned, buffers = self._alignment, 0, 0
         for event in found:
-            body = event.body
-            if isinstance(body, events.Collective):  # the commonest by far
-                self._buffers[not body.send_buffer % self._alignment] += 1
-                if body.receive_buffer != body.send_buffer:
-                    self._buffers[not body.receive_buffer % self._alignment] += 1
-                continue
-            self._routes.see(event)
-            self._count(body, now_ms)
+            body = event[2]
+            if type(body) is events.Collective:  # the commonest by far
+                send, receive = body[2], body[3]
+                buffers += 1
+                aligned += not send % alignment
+                if receive != send:
+                    buffers += 1
+                    aligned += not receive % alignment
+            elif type(body) is events.Channel and event[1] is not None:
+                self._routes.channel(event[1], body)
+            else:
+                self._count(event, now_ms)
+        self._aligned += aligned
+        self._misaligned += buffers - aligned
 
-    def _count(self, body: events.Meaning, now_ms: int) -> None:
+    def _count(self, event: Event, now_ms: int) -> None:
+        body = event.body
         match body:
             case events.Warn():
                 self._warnings[body.family] += 1
@@ -91,7 +98,8 @@ class Logbook:
             case events.Version():
                 self._versions.add(body.version)
             case events.Init():
-                self.started = True
+                if event.header is not None:
+                    self._routes.init(event.header, body)
                 if body.phase == "complete":
                     self.complete_at_ms = now_ms
             case events.InitTimings():
@@ -111,10 +119,9 @@ class Logbook:
         for op in (*OPS, "other"):
             yield Sample("spikewatch_nccl_watchdog_timeouts_total", (("op", op),), self._timeouts[op])
         yield Sample("spikewatch_nccl_synthetic_lines_total", (), self._synthetic)
-        if self._buffers:
-            for aligned in (True, False):
-                labels = (("aligned", str(aligned).lower()),)
-                yield Sample("spikewatch_nccl_buffers_total", labels, self._buffers[aligned])
+        if self._aligned or self._misaligned:
+            for aligned, buffers in (("true", self._aligned), ("false", self._misaligned)):
+                yield Sample("spikewatch_nccl_buffers_total", (("aligned", aligned),), buffers)
         for version in self._versions:
             yield Sample("spikewatch_nccl_info", labels_of({"version": version}), 1.0)
         transports = self._routes.transports()

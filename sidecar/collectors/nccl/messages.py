@@ -15,10 +15,7 @@ _CHANNEL = re.compile(
 )
 _RING = re.compile(r"Channel (?P<channel>\d+)/(?P<channels>\d+) :(?P<order>(?:\s+\d+)+)\s*$")
 _TREE = re.compile(r"\[(\d+)\] (-?\d+(?:/-?\d+)*->-?\d+->-?\d+)")
-_COLLECTIVE = re.compile(
-    r"(\w+): opCount ([0-9a-f]+) sendbuff (?:0x)?([0-9a-f]+|\(nil\)) recvbuff (?:0x)?([0-9a-f]+|\(nil\)) count (\d+) "
-    r"datatype (\d+) op \d+ root (-?\d+) comm (\S+)(?: \[nranks=(\d+)\])?"
-)
+_WORDS = ["opCount", "sendbuff", "recvbuff", "count", "datatype", "op", "root"]  # each before its value
 _ALGORITHM = re.compile(
     r"(?P<op>\w+): (?P<size>\d+) Bytes -> Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
     r"(?:.*?channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?"
@@ -87,22 +84,30 @@ def transport(via: str) -> str:
 
 
 def collective(message: str) -> events.Collective | None:
-    """A line of subsystem COLL. None for anything else."""
-    found = _COLLECTIVE.match(message)
-    if found is None:
+    """A line of subsystem COLL. None for anything else.
+
+    Taken apart by its words, which costs half of what an expression does: a log may be nothing but these.
+    """
+    words = message.split(" ", 18)
+    if words[1:14:2] != _WORDS or words[15:17:2] != ["comm"] or not words[0].endswith(":"):
         return None
-    op, op_count, send, receive, count, datatype, root, comm, ranks = found.groups()
-    return events.Collective(
-        op,
-        int(op_count, 16),
-        0 if send == "(nil)" else int(send, 16),
-        0 if receive == "(nil)" else int(receive, 16),
-        int(count),
-        int(datatype),
-        int(root),
-        comm,
-        None if ranks is None else int(ranks),
-    )
+    try:
+        return tuple.__new__(
+            events.Collective,
+            (
+                words[0][:-1],
+                int(words[2], 16),
+                0 if words[4] == "(nil)" else int(words[4], 16),
+                0 if words[6] == "(nil)" else int(words[6], 16),
+                int(words[8]),
+                int(words[10]),
+                int(words[14]),
+                words[16],
+                int(words[17][8:-1]) if len(words) > 17 and words[17].startswith("[nranks=") else None,
+            ),
+        )
+    except ValueError:  # a cut or garbled number
+        return None
 
 
 def version(line: str) -> events.Version | None:

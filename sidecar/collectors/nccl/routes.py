@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sidecar.collectors.nccl.events import Channel, Event, Header, Init
+from sidecar.collectors.nccl.events import Channel, Header, Init
 
 _ROUTES = 20_000  # remembered at most: 8 GPUs with 32 channels to each other are 1792
 
@@ -18,7 +18,8 @@ _ROUTES = 20_000  # remembered at most: 8 GPUs with 32 channels to each other ar
 _ORDER = ("NVLS", "P2P/direct pointer", "P2P/CUMEM", "P2P/IPC", "P2P", "P2P/indirect", "SHM", "NET/IB/GDRDMA")
 _WORST = "NET/Socket"
 
-_Route = tuple[str, int, int, int, int, int]  # host, device, ordinal, ranks, from, to
+_Pair = tuple[int, int]  # from rank, to rank
+_First = dict[_Pair, tuple[int, int]]  # grade and process of the first initialisation
 
 
 def grade(transport: str) -> int:
@@ -37,10 +38,11 @@ class _Process:
     """What one process has on one device."""
 
     pid: int
-    comms: dict[tuple[int, str], int] = field(default_factory=dict)  # (thread, communicator) → ranks
-    current: tuple[int, int] = (0, 0)  # ordinal and ranks of the communicator being set up
+    first: _First  # of the communicator being set up
+    ordinal: int = 0  # of that communicator; its routes are told apart by it
+    comms: set[tuple[int, str]] = field(default_factory=set)  # (thread, communicator) of those begun
     transports: Counter[str] = field(default_factory=Counter)
-    worse: set[_Route] = field(default_factory=set)
+    worse: set[tuple[int, _Pair]] = field(default_factory=set)
 
 
 class Routes:
@@ -48,16 +50,41 @@ class Routes:
 
     def __init__(self) -> None:
         self._processes: dict[tuple[str, int], _Process] = {}
-        self._first: dict[_Route, tuple[int, int]] = {}  # route → grade and pid of its first initialisation
+        # (host, device, ordinal, ranks) → its routes
+        self._first: dict[tuple[str, int, int, int], _First] = {}
+        self._grades: dict[str, int] = {}
+        self._room = _ROUTES
 
-    def see(self, event: Event) -> None:
-        """Takes an event that is about channels; ignores all others."""
-        if event.header is None:
+    def init(self, header: Header, init: Init) -> None:
+        """A communicator begins, or completes without having been seen to begin."""
+        process = self._process(header)
+        key = (header.tid, init.comm)
+        if init.phase == "start" or key not in process.comms:
+            process.comms.add(key)
+            process.ordinal = len(process.comms)
+            process.first = self._first.setdefault((header.host, header.device, process.ordinal, init.ranks), {})
+
+    def channel(self, header: Header, channel: Channel) -> None:
+        """A connection; the receiving end prints the same one once more."""
+        if channel.direction == "receive":
             return
-        if isinstance(event.body, Init):
-            self._init(event.header, event.body)
-        elif isinstance(event.body, Channel) and event.body.direction != "receive":
-            self._channel(event.header, event.body)  # the receiving end prints the same connection once more
+        process = self._process(header)
+        transport = channel.transport
+        process.transports[transport] += 1
+        new = self._grades.get(transport)
+        if new is None:
+            new = self._grades[transport] = grade(transport)
+        pair = (channel.from_rank, channel.to_rank)
+        first = process.first.get(pair)
+        if first is None:
+            if self._room > 0:
+                self._room -= 1
+                process.first[pair] = (new, header.pid)
+        elif new > first[0]:
+            if first[1] == header.pid:
+                process.first[pair] = (new, header.pid)  # the worst of its channels
+            else:
+                process.worse.add((process.ordinal, pair))
 
     def transports(self) -> Counter[str]:
         """Channels by transport, over all processes as they are now."""
@@ -74,26 +101,6 @@ class Routes:
         key = (header.host, header.device)
         process = self._processes.get(key)
         if process is None or process.pid != header.pid:
-            process = self._processes[key] = _Process(header.pid)
+            first = self._first.setdefault((*key, 0, 0), {})  # of a log that begins in the middle
+            process = self._processes[key] = _Process(header.pid, first)
         return process
-
-    def _init(self, header: Header, init: Init) -> None:
-        process = self._process(header)
-        key = (header.tid, init.comm)
-        if init.phase == "start" or key not in process.comms:
-            process.comms[key] = init.ranks
-            process.current = (len(process.comms), init.ranks)
-
-    def _channel(self, header: Header, channel: Channel) -> None:
-        process = self._process(header)
-        process.transports[channel.transport] += 1
-        route = (header.host, header.device, *process.current, channel.from_rank, channel.to_rank)
-        new = grade(channel.transport)
-        first = self._first.get(route)
-        if first is None:
-            if len(self._first) < _ROUTES:
-                self._first[route] = (new, header.pid)
-        elif first[1] == header.pid:
-            self._first[route] = (max(first[0], new), header.pid)
-        elif new > first[0]:
-            process.worse.add(route)
