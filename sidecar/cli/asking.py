@@ -25,6 +25,8 @@ class Asking:
         import httpx
 
         where = f"the socket {self._socket}" if self._socket else self._url
+        if self._socket and not self._socket.is_socket():
+            fail(f"{where} cannot be reached: there is no such socket (is the sidecar running? --url, --socket)")
         headers = {}
         if self._token_file is not None:
             headers["Authorization"] = "Bearer " + self._token_file.read_text(encoding="utf-8").strip()
