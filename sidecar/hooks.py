@@ -78,6 +78,25 @@ class Collector(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Samples that come and go together. None: as in the sample before, nothing is written and no series ends."""
+
+    name: str
+    samples: Iterable[Sample] | None
+
+
+@runtime_checkable
+class Sectioned(Protocol):
+    """A collector parts of which change less often than it is asked: what did not change costs nothing to keep."""
+
+    def sections(self, now_ms: int) -> Iterable[Section]:
+        """Asked instead of `sample`. A section that is left out ends, with its series; each metric belongs to one
+        section. Repeat samples at least every minute: readers look back five.
+        """
+        ...
+
+
 @runtime_checkable
 class Examinable(Protocol):
     """A collector that can say more than one status: `spikewatch doctor` asks it after `probe` and a sample."""
@@ -171,6 +190,7 @@ class Details:
     unproven: Callable[[BaseModel], str] = _never
     """Why, with these parameters, its effect was seen on recordings only; it then runs as `suggest` at most."""
     egress: Callable[[BaseModel], tuple[str, ...]] = _nothing  # every URL that these parameters have it ask for
+    drifts: tuple[str, ...] = ()  # knobs that the trainer moves by itself: what was found of them is not compared
 
 
 @runtime_checkable

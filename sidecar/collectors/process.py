@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sidecar.collectors.procfs import Process, boot_time, count_fds, pids, read_process, self_pid, voluntary_switches
+from sidecar.collectors.tiers import SLOW
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings
 from sidecar.model import Availability, Evidence, Labels, MetricInfo, Sample, Status
@@ -95,6 +96,8 @@ class ProcessCollector:
         self._ticks = float(os.sysconf("SC_CLK_TCK"))
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._cpu: dict[tuple[int, int], int] = {}  # (pid, start) → ticks seen last
+        self._fds: dict[tuple[int, int], int | None] = {}  # (pid, start) → open descriptors
+        self._fds_at_ms: int | None = None
         self._totals: dict[tuple[str, str], int] = {}  # (role, command) → ticks, also of processes gone by now
 
     def probe(self) -> Status:
@@ -138,6 +141,7 @@ class ProcessCollector:
             raise CollectError(self.name, "proc_unreadable", f"{self._root}: {e.strerror}") from e
         processes = {p.pid: p for p in self._read(visible)}
         me = self_pid(self._root)
+        self._count(processes, now_ms)
         usages = self._group(processes, _descendants(processes, me))
         if me in processes:
             yield from self._self(processes[me])
@@ -183,17 +187,31 @@ class ProcessCollector:
             spent = process.cpu_ticks - self._cpu.get(identity, 0)
             self._totals[key] = self._totals.get(key, 0) + max(spent, 0)
             if process.state != "Z":
-                self._add(usage, process, len(processes))
+                self._add(usage, process)
         self._cpu = seen
         for key in self._totals:
             usages.setdefault(key, _Usage()).cpu_seconds = self._totals[key] / self._ticks
         return usages
 
-    def _add(self, usage: _Usage, process: Process, count: int) -> None:
+    def _count(self, processes: dict[int, Process], now_ms: int) -> None:
+        """Descriptors of everybody now and then, of newcomers at once: a listing costs more than all other reading."""
+        again = self._fds_at_ms is None or now_ms - self._fds_at_ms >= SLOW
+        if again:
+            self._fds_at_ms = now_ms
+        before, self._fds = self._fds, {}
+        few = len(processes) <= DETAIL_LIMIT
+        for process in processes.values():
+            identity = (process.pid, process.start_ticks)
+            if again or identity not in before:
+                self._fds[identity] = count_fds(self._root, process.pid) if few else None
+            else:
+                self._fds[identity] = before[identity]
+
+    def _add(self, usage: _Usage, process: Process) -> None:
         usage.processes += 1
         usage.threads += process.threads
         usage.rss_bytes += process.rss_pages * self._page
-        fds = count_fds(self._root, process.pid) if count <= DETAIL_LIMIT else None
+        fds = self._fds.get((process.pid, process.start_ticks), 0)
         usage.fds = None if fds is None or usage.fds is None else usage.fds + fds
 
     def _make_room(self, present: set[tuple[str, str]]) -> None:

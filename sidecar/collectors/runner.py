@@ -188,7 +188,9 @@ class _Desk:
         self.worker = worker
         self.job: Job | None = None
         self._settings = settings
-        self._recorder = Recorder(sink, collector.name)
+        self._sink = sink
+        self._recorders: dict[str, Recorder] = {}  # by section
+        self._refused = 0  # by sections that are gone
         self._late = False  # the job under way missed its deadline: its result will not count
         self._deadline = 0
         self._next_ms: int | None = None  # None: at once
@@ -266,17 +268,34 @@ class _Desk:
         else:
             self._failures = 0
             self._become(self._seen)
-            self._recorder.record(job.samples, job.t_ms)
+            self._record(job)
+
+    def _record(self, job: Job) -> None:
+        """Each section by itself; those that are left out end."""
+        for name in self._recorders.keys() - {name for name, _ in job.sections}:
+            self._drop(name, job.t_ms)
+        for name, samples in job.sections:
+            if samples is not None:
+                recorder = self._recorders.get(name)
+                if recorder is None:
+                    recorder = self._recorders[name] = Recorder(self._sink, self.name)
+                recorder.record(samples, job.t_ms)
+
+    def _drop(self, name: str, t_ms: int) -> None:
+        recorder = self._recorders.pop(name)
+        recorder.end(t_ms)
+        self._refused += recorder.refused
 
     def end(self, t_ms: int) -> None:
-        self._recorder.end(t_ms)
+        for name in list(self._recorders):
+            self._drop(name, t_ms)
 
     def _down(self, t_ms: int, status: Status, *, error: bool, why: str = "") -> None:
         self._errors += error
         self._failures += 1
         self._next_ms = t_ms + self._pause()
         self._probe_at_ms = None  # what could be seen may be what has changed
-        self._recorder.end(t_ms)
+        self.end(t_ms)
         self._become(status, why)
 
     def _pause(self) -> int:
@@ -290,10 +309,13 @@ class _Desk:
             reason = why or status.reason
             _log.log(level, "collector %s is %s%s", self.name, status.state.value, reason and f": {reason}")
 
+    def _refused_now(self) -> int:
+        return self._refused + sum(recorder.refused for recorder in self._recorders.values())
+
     def samples(self) -> Iterable[Sample]:
         labels = (("collector", self.name),)
         yield Sample("spikewatch_collector_errors_total", labels, self._errors)
-        yield Sample("spikewatch_collector_refused_samples_total", labels, self._recorder.refused)
+        yield Sample("spikewatch_collector_refused_samples_total", labels, self._refused_now())
         yield Sample("spikewatch_collector_cpu_seconds_total", labels, self._cpu_seconds)
         yield Sample("spikewatch_collector_stretch", labels, float(self._stretch))
         if self._seconds is not None:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sidecar.errors import CollectError
+from sidecar.hooks import Section
 from sidecar.model import Sample
 
 # Milliseconds. Event-driven sources count between two samples and are read with the tick.
 FAST, TICK, SLOW, RARE = 200, 1_000, 10_000, 30_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Part:
     """Some samples of a collector with a pace of their own. `read(now_ms)` may raise CollectError."""
 
@@ -42,18 +43,30 @@ class Tiered:
 
     def sample(self, now_ms: int) -> Iterator[Sample]:
         """Everything known now. Raises the first part's CollectError where every part fails."""
-        for part in self._parts:
-            if part.next_ms is None or now_ms >= part.next_ms:
-                self._read(part, now_ms)
-        failed = [part.failed for part in self._parts if part.failed is not None]
-        if failed and len(failed) == len(self._parts):
-            raise failed[0]
+        self._advance(now_ms)
         for part in self._parts:
             yield from part.samples
+
+    def sections(self, now_ms: int) -> Iterator[Section]:
+        """As `sample`, each part a section of its own that is written only when it was read: see `hooks.Sectioned`."""
+        fresh = self._advance(now_ms)
+        for part in self._parts:
+            if part.failed is None:
+                yield Section(part.name, part.samples if part in fresh else None)
 
     def failures(self) -> dict[str, CollectError]:
         """Parts whose newest reading failed, by name."""
         return {part.name: part.failed for part in self._parts if part.failed is not None}
+
+    def _advance(self, now_ms: int) -> list[Part]:
+        """Reads what is due and gives it back. Raises where every part fails."""
+        due = [part for part in self._parts if part.next_ms is None or now_ms >= part.next_ms]
+        for part in due:
+            self._read(part, now_ms)
+        failed = [part.failed for part in self._parts if part.failed is not None]
+        if failed and len(failed) == len(self._parts):
+            raise failed[0]
+        return due
 
     def _read(self, part: Part, now_ms: int) -> None:
         factor = self._factor if part.every_ms > TICK else 1

@@ -6,15 +6,16 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from sidecar.errors import CollectError
-from sidecar.hooks import Collector, Spending, Stretchable
+from sidecar.hooks import Collector, Section, Sectioned, Spending, Stretchable
 from sidecar.model import Availability, Sample, Status
 
 _log = logging.getLogger(__name__)
+_MAX_SECTIONS = 100
 _SEEING = frozenset({Availability.AVAILABLE, Availability.DEGRADED})
 
 
@@ -26,7 +27,7 @@ class Job:
     probe: bool  # ask the collector what it can see before sampling
     stretch: int = 1  # how many times as seldom as it wants to the collector is to work
     status: Status | None = None  # the answer, where asked
-    samples: list[Sample] = field(default_factory=list)
+    sections: list[tuple[str, list[Sample] | None]] = field(default_factory=list)  # None: as before
     error: CollectError | None = None
     seconds: float = 0.0
     cpu_seconds: float = 0.0  # used by this visit, and since the one before by the collector's children
@@ -110,8 +111,18 @@ class Worker:
             job.status = self._collector.probe()
             if job.status.state not in _SEEING:
                 return
-        # a generator is exhausted here, in the thread, and an endless one is cut off
-        job.samples = list(islice(self._collector.sample(job.t_ms), self._max_samples + 1))
-        if len(job.samples) > self._max_samples:
-            job.samples = []
-            raise CollectError(self._collector.name, "too_many_samples", f"more than {self._max_samples} samples")
+        collector, room = self._collector, self._max_samples
+        sections: Iterable[Section]
+        if isinstance(collector, Sectioned):
+            sections = collector.sections(job.t_ms)
+        else:
+            sections = (Section("", collector.sample(job.t_ms)),)
+        found: list[tuple[str, list[Sample] | None]] = []
+        for section in islice(sections, _MAX_SECTIONS):
+            # a generator is exhausted here, in the thread, and an endless one is cut off
+            samples = None if section.samples is None else list(islice(section.samples, room + 1))
+            room -= len(samples or ())
+            if room < 0:
+                raise CollectError(collector.name, "too_many_samples", f"more than {self._max_samples} samples")
+            found.append((section.name, samples))
+        job.sections = found

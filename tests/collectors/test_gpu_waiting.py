@@ -65,12 +65,13 @@ def test_it_is_a_ratio_and_more_work_never_raises_it(found):
 
 def reading(gpu="GPU-a", at=0.0, n=5, up=True, **moment):
     own = [Moment(at + i * 0.2, **{**SPINNING, **moment}) for i in range(n)]
-    values = {
-        ("memory_used_bytes", ()): 30.0,
-        ("memory_free_bytes", ()): 10.0,
-        ("clock_hertz", (("clock", "sm"),)): 2e9,
-    }
-    return Reading(gpu, "0", values, own, {"name": "H100", "sharing": "none"}, up=up)
+    values = {("memory_used_bytes", ()): 30.0, ("memory_free_bytes", ()): 10.0}
+    steady = {("clock_hertz", (("clock", "sm"),)): 2e9}
+    return Reading(gpu, "0", values, steady, own, {"name": "H100", "sharing": "none"}, up=up)
+
+
+def everything(gpus, *readings):
+    return [*gpus.quick(readings), *gpus.steady(readings)]
 
 
 def named(samples):
@@ -78,7 +79,7 @@ def named(samples):
 
 
 def test_a_reading_becomes_samples_with_the_gpus_uuid_and_number():
-    found = named(Gpus().samples([reading()]))
+    found = named(everything(Gpus(), reading()))
     assert found["memory_used_ratio", "GPU-a"].value == 0.75
     assert found["clock_hertz", "GPU-a"].labels == (("clock", "sm"), ("gpu", "GPU-a"), ("index", "0"))
     assert found["busy_not_computing_ratio", "GPU-a"].value == 1
@@ -90,7 +91,7 @@ def test_the_ratio_looks_back_ten_seconds_over_several_readings():
     gpus = Gpus()
     seen = []
     for second in range(15):
-        samples = named(gpus.samples([reading(at=second, sm=0.9 if second < 5 else 0.1)]))
+        samples = named(everything(gpus, reading(at=second, sm=0.9 if second < 5 else 0.1)))
         seen.append(samples["busy_not_computing_ratio", "GPU-a"].value)
     assert seen[4] == 0
     assert seen[9] == pytest.approx(0.5, abs=0.03)
@@ -99,12 +100,12 @@ def test_the_ratio_looks_back_ten_seconds_over_several_readings():
 
 def test_a_gpu_that_is_down_or_gone_leaves_no_past_behind():
     gpus = Gpus()
-    list(gpus.samples([reading(sm=0.9)]))
-    found = named(gpus.samples([reading(n=0, up=False)]))
+    everything(gpus, reading(sm=0.9))
+    found = named(everything(gpus, reading(n=0, up=False)))
     assert found["up", "GPU-a"].value == 0
     assert ("busy_not_computing_ratio", "GPU-a") not in found
-    assert named(gpus.samples([reading(at=1, n=1)]))["busy_not_computing_ratio", "GPU-a"].value == 1
-    list(gpus.samples([]))
+    assert named(everything(gpus, reading(at=1, n=1)))["busy_not_computing_ratio", "GPU-a"].value == 1
+    everything(gpus)
     assert not gpus._gpus
     assert not gpus._labels
 
@@ -112,13 +113,13 @@ def test_a_gpu_that_is_down_or_gone_leaves_no_past_behind():
 def test_memory_stays_bounded_however_long_it_runs():
     gpus = Gpus()
     for second in range(300):
-        list(gpus.samples([reading(at=second, n=20)]))
+        everything(gpus, reading(at=second, n=20))
     assert len(gpus._gpus["GPU-a"].moments) <= 1200
 
 
 def test_what_cannot_be_had_is_told_beside_the_gpu():
     one = Reading("GPU-a", "0", {}, capabilities={"gpm": Status(Availability.DENIED, "no_permission")})
-    (sample,) = [s for s in Gpus().samples([one]) if s.metric == "spikewatch_gpu_capability"]
+    (sample,) = [s for s in everything(Gpus(), one) if s.metric == "spikewatch_gpu_capability"]
     assert dict(sample.labels) == {
         **{"gpu": "GPU-a", "index": "0"},
         **{"capability": "gpm", "state": "denied", "reason": "no_permission"},

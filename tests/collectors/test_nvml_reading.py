@@ -265,3 +265,25 @@ def test_the_process_that_talks_to_the_driver_loads_the_standard_library_and_pyn
     }
     foreign = {name.partition(".")[0] for name in loaded} - {"sidecar", "pynvml", "__main__"} - sys.stdlib_module_names
     assert not foreign
+
+
+def test_what_changes_seldom_is_told_when_it_changes_and_now_and_then_else_only_kept(nvml):
+    b = nvml(slow="30s", rare="30s")
+    b.ask()
+
+    def told(now_ms):
+        b.collector.probe()
+        return {
+            s.name: None if s.samples is None else {x.metric for x in s.samples} for s in b.collector.sections(now_ms)
+        }
+
+    first = told(0)
+    assert "spikewatch_gpu_temperature_celsius" in first["state"]
+    assert "spikewatch_gpu_busy_ratio" in first["activity"]
+    assert not first["state"] & first["activity"]
+    assert told(1_000)["state"] is None
+    b.scenario.set(clocks_event_reasons=0x8)
+    assert "spikewatch_gpu_clocks_event" in told(2_000)["state"]
+    assert told(3_000)["state"] is None
+    assert told(12_500)["state"] is None
+    assert told(32_500)["state"] is not None

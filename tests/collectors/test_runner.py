@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sidecar.clock import FakeClock
 from sidecar.collectors.runner import METRICS, Runner
 from sidecar.errors import CollectError
-from sidecar.hooks import CollectorSettings
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Sample, Status
 
 OK = Status(Availability.AVAILABLE)
@@ -424,3 +424,36 @@ def test_whatever_happens_up_status_and_series_agree(sink_of, story):
         assert bool(b.sink.now("m")) == bool(up)
     finally:
         assert b.runner.close(10) == []
+
+
+class Parted(Scripted):
+    """Answers in sections."""
+
+    def __init__(self, *answers):
+        super().__init__()
+        self.answers = list(answers)
+
+    def sections(self, now_ms):
+        self.asked.append(now_ms)
+        for name, value in self.answers.pop(0).items():
+            yield Section(name, None if value is None else [Sample(f"m_{name}", (), value)])
+
+
+def test_a_section_that_did_not_change_is_kept_without_being_written_and_its_series_go_on(bench):
+    b = bench(Parted({"a": 1.0, "b": 2.0}, {"a": 3.0, "b": None}, {"a": 4.0, "b": 5.0}))
+    b.tick(3)
+    assert [b.sink.at(t, "m_a") for t in (10_000, 11_000, 12_000)] == [1, 3, 4]
+    assert [b.sink.at(t, "m_b") for t in (10_000, 11_000, 12_000)] == [2, None, 5]
+
+
+def test_a_section_that_is_left_out_ends_and_may_come_back(bench):
+    b = bench(Parted({"a": 1.0, "b": 2.0}, {"a": 3.0}, {"a": 4.0, "b": None}, {"a": 4.0, "b": 6.0}))
+    b.tick(4)
+    assert [b.sink.at(t, "m_b") for t in (10_000, 11_000, 12_000, 13_000)] == [2, "stale", None, 6]
+
+
+def test_where_a_collector_in_sections_fails_all_of_them_end(bench):
+    b = bench(Parted({"a": 1.0, "b": 2.0}))
+    b.tick(3)
+    assert b.sink.at(11_000, "m_a") == b.sink.at(11_000, "m_b") == "stale"
+    assert b.state() == (0, "unavailable", "exception")

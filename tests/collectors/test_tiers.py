@@ -72,3 +72,17 @@ def test_what_is_repeated_is_never_older_than_its_tier(steps, every):
         now += step
         (sample,) = tiered.sample(now)
         assert now - every < sample.value <= now
+
+
+def test_as_sections_a_part_is_written_when_it_was_read_and_kept_in_between():
+    fast, slow = Read("fast"), Read("slow")
+    tiered = Tiered("c", [Part("fast", TICK, fast), Part("slow", SLOW, slow)])
+    seen = [{s.name: s.samples is not None for s in tiered.sections(t)} for t in (0, 1_000, 9_500, 10_500)]
+    assert seen == [
+        {"fast": True, "slow": True},
+        {"fast": True, "slow": False},
+        {"fast": True, "slow": True},
+        {"fast": True, "slow": False},
+    ]
+    slow.reason = "denied"
+    assert [s.name for s in tiered.sections(30_000)] == ["fast"]

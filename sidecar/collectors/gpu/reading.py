@@ -20,13 +20,15 @@ MOMENTS_KEPT = 1200  # a minute at the fastest pace there is
 class Reading:
     """One GPU, or one MIG device, now.
 
-    `values`: name in the catalogue without its prefix, with labels beside gpu and index in the pairs → value. What is
-    not known is left out. `moments`: the fast samples since the last reading, oldest first.
+    `values`, and in `steady` those that change seldom: name in the catalogue without its prefix, with labels beside gpu
+    and index in the pairs → value. What is not known is left out. The same `steady` object again means no change.
+    `moments`: the fast samples since the last reading, oldest first.
     """
 
     gpu: str
     index: str
     values: Mapping[tuple[str, Labels], float]
+    steady: Mapping[tuple[str, Labels], float] = field(default_factory=dict)
     moments: Sequence[Moment] = ()
     info: Mapping[str, str] = field(default_factory=dict)  # name, sharing, parent
     capabilities: Mapping[str, Status] = field(default_factory=dict)
@@ -73,26 +75,33 @@ class Gpus:
         self._gpus: dict[str, Gpu] = {}
         self._labels: dict[tuple[str, str, Labels], Labels] = {}
 
-    def samples(self, readings: Sequence[Reading]) -> Iterator[Sample]:
-        """Everything about these GPUs; one that is no longer among them is forgotten."""
+    def quick(self, readings: Sequence[Reading]) -> Iterator[Sample]:
+        """What changes all the time; a GPU that is no longer among these is forgotten."""
         present = {r.gpu for r in readings}
         for gone in self._gpus.keys() - present:
             del self._gpus[gone]
             self._labels = {key: labels for key, labels in self._labels.items() if key[0] != gone}
         for reading in readings:
-            yield from self._one(reading)
+            yield from self._quick(reading)
 
-    def _one(self, reading: Reading) -> Iterator[Sample]:
+    def steady(self, readings: Sequence[Reading]) -> Iterator[Sample]:
+        """What changes seldom."""
+        for reading in readings:
+            gpu, index = reading.gpu, reading.index
+            yield Sample(f"{PREFIX}up", self._labelled(gpu, index, ()), float(reading.up))
+            if reading.info:
+                yield Sample(f"{PREFIX}info", self._labelled(gpu, index, labels_of(reading.info)), 1.0)
+            for capability, status in reading.capabilities.items():
+                what = labels_of({"capability": capability, "state": status.state.value, "reason": status.reason})
+                yield Sample(f"{PREFIX}capability", self._labelled(gpu, index, what), 1.0)
+            for (name, own), value in reading.steady.items():
+                yield Sample(PREFIX + name, self._labelled(gpu, index, own), value)
+
+    def _quick(self, reading: Reading) -> Iterator[Sample]:
         gpu, index = reading.gpu, reading.index
         labels = self._labelled(gpu, index, ())
-        yield Sample(f"{PREFIX}up", labels, float(reading.up))
-        if reading.info:
-            yield Sample(f"{PREFIX}info", self._labelled(gpu, index, labels_of(reading.info)), 1.0)
-        for capability, status in reading.capabilities.items():
-            what = labels_of({"capability": capability, "state": status.state.value, "reason": status.reason})
-            yield Sample(f"{PREFIX}capability", self._labelled(gpu, index, what), 1.0)
         for (name, own), value in reading.values.items():
-            yield Sample(PREFIX + name, self._labelled(gpu, index, own), value)
+            yield Sample(PREFIX + name, self._labelled(gpu, index, own) if own else labels, value)
         used, free = (reading.values.get((f"memory_{what}_bytes", ())) for what in ("used", "free"))
         if used is not None and free is not None and used + free > 0:
             yield Sample(f"{PREFIX}memory_used_ratio", labels, used / (used + free))

@@ -135,7 +135,8 @@ class Child:
             "parent": device.parent,
             "divided": device.divided,
             "lost": device.lost,
-            "values": {} if device.lost else {**device.slow, **values},
+            "values": {} if device.lost else values,
+            "slow": device.take_slow(),
             "moments": [] if device.lost else moments,
             "codes": codes,
         }

@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -17,12 +16,11 @@ from pydantic import Field
 
 from sidecar.collectors.gpu import catalogue
 from sidecar.collectors.gpu.reading import Gpus, Reading
-from sidecar.collectors.gpu.waiting import Moment
 from sidecar.collectors.nvml import faults, names, wire
 from sidecar.collectors.nvml.evidence import EVIDENCE
 from sidecar.collectors.nvml.process import NvmlChild, Settings
 from sidecar.errors import CollectError
-from sidecar.hooks import CollectorSettings
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import JSON, Availability, Finding, MetricInfo, Sample, Status
 from sidecar.settings import Duration, FilePath
 
@@ -108,7 +106,9 @@ class NvmlCollector:
         self._xids: dict[str, dict[int, int]] = {}
         self._calls: dict[str, list[float]] = {}  # of children before the present one
         self._present_calls: dict[str, list[float]] = {}
-        self._recent: dict[str, deque[Moment]] = {}
+        self._past: dict[str, names.Past] = {}
+        self._told: object = None
+        self._told_ms = 0
         self._gpus = Gpus()
         self._cpu = 0.0  # of children before the present one
         self._stretch = 1
@@ -136,6 +136,22 @@ class NvmlCollector:
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
         """Every GPU that answers. Raises CollectError where the driver hangs, failed or is still starting."""
+        self._refresh()
+        return [*self._gpus.quick(self._readings), *self._steady()]
+
+    def sections(self, now_ms: int) -> Iterable[Section]:
+        """As `sample`; what changes seldom only when it did, and every ten seconds."""
+        self._refresh()
+        told = [(r.gpu, r.index, r.up, id(r.steady), r.info, r.capabilities) for r in self._readings]
+        due = told != self._told or now_ms - self._told_ms >= self._settings.slow
+        if due:
+            self._told, self._told_ms = told, now_ms
+        return (
+            Section("activity", self._gpus.quick(self._readings)),
+            Section("state", self._steady() if due else None),
+        )
+
+    def _refresh(self) -> None:
         report, self._report = self._report, None
         if report is None:
             if self._child is None:
@@ -151,10 +167,9 @@ class NvmlCollector:
         self._count_xids(report["xids"])
         self._present_calls = report["calls"]
         self._readings = [self._reading(gpu) for gpu in report["gpus"]]
-        for uuid in self._recent.keys() - {r.gpu for r in self._readings}:  # of MIG devices that are gone
-            del self._recent[uuid]
+        for uuid in self._past.keys() - {r.gpu for r in self._readings}:  # MIG devices that are gone
+            del self._past[uuid]
             self._xids.pop(uuid, None)
-        return self._samples()
 
     def findings(self) -> Iterator[Finding]:
         """One line for each GPU, and one for each thing of it that cannot be had."""
@@ -317,19 +332,19 @@ class NvmlCollector:
         listening = not gpu["codes"].get("xid")
         if listening and not gpu["parent"]:
             self._xids.setdefault(uuid, {})
-        recent = self._recent.setdefault(uuid, deque(maxlen=names.RECENT))
         xids = self._xids.get(uuid) if listening else None
-        return names.reading(gpu, names.sharing(gpu, self._settings.sharing), xids, recent)
+        return names.reading(gpu, self._settings.sharing, xids, self._past.setdefault(uuid, names.Past()))
 
     def _count_xids(self, events: Iterable[tuple[str, int, int]]) -> None:
         for uuid, xid, count in events:
             seen = self._xids.setdefault(uuid, {})
             seen[xid] = seen.get(xid, 0) + count
 
-    def _samples(self) -> Iterator[Sample]:
-        yield from self._gpus.samples(self._readings)
+    def _steady(self) -> list[Sample]:
+        found = list(self._gpus.steady(self._readings))
         for call in sorted({*self._calls, *self._present_calls}):
             before, now = self._calls.get(call, (0, 0.0)), self._present_calls.get(call, (0, 0.0))
             labels = (("call", call),)
-            yield Sample("spikewatch_gpu_driver_calls_total", labels, float(before[0] + now[0]))
-            yield Sample("spikewatch_gpu_driver_call_seconds_total", labels, before[1] + now[1])
+            found.append(Sample("spikewatch_gpu_driver_calls_total", labels, float(before[0] + now[0])))
+            found.append(Sample("spikewatch_gpu_driver_call_seconds_total", labels, before[1] + now[1]))
+        return found

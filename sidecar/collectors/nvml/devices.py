@@ -31,6 +31,7 @@ class Device:
         self.gpm: Gpm | None = None
         self.moments: list[list[float | None]] = []  # [time, busy, sm, tensor, dram, link bytes/s], see waiting.Moment
         self.slow: dict[str, float] = {}
+        self._fresh = True
         self.abilities: dict[str, Ability] = {}
         self._sums: dict[int, list[float]] = {}  # GPM id → [number, sum]
         self._fields: dict[Any, Ability] = {}
@@ -116,6 +117,7 @@ class Device:
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _keep(self, key: str, value: float | None) -> None:
+        self._fresh = True
         if value is None:
             self.slow.pop(key, None)
         else:
@@ -155,6 +157,11 @@ class Device:
                 values[f"f{value.fieldId}"] = getattr(value.value, _UNION.get(value.valueType, "ullVal"))
 
     # --- for the report ----------------------------------------------------------------------------------------------
+
+    def take_slow(self) -> dict[str, float] | None:
+        """What the slow tiers found; None where nothing was read since it was taken last."""
+        fresh, self._fresh = self._fresh, False
+        return (self.slow if not self.lost else {}) if fresh else None
 
     def codes(self) -> dict[str, int]:
         """What cannot be had now: kind of call → return code."""

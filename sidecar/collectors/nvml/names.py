@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from sidecar.collectors.gpu.catalogue import CLOCK_REASONS
 from sidecar.collectors.gpu.reading import Reading
@@ -96,39 +95,58 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def reading(gpu: JSON, sharing: str, xids: Mapping[int, int] | None, recent: deque[Moment]) -> Reading:
-    """One entry of a report. `xids`: counts since the sidecar listens; None where nobody listens. `recent`: the last
-    few moments of this GPU, to which these are added.
+class Past:
+    """What is remembered of one GPU between reports."""
+
+    def __init__(self) -> None:
+        self.slow: Mapping[str, float] = {}
+        self.recent: deque[Moment] = deque(maxlen=RECENT)
+        self._steady: Mapping[Key, float] = {}
+        self._made_of: object = None
+
+    def steady(
+        self, slow: Mapping[str, float], reasons: float | None, xids: Mapping[int, int] | None
+    ) -> Mapping[Key, float]:
+        """The values that change seldom; the same object as long as nothing did."""
+        made_of = (slow, reasons, None if xids is None else dict(xids))
+        if made_of != self._made_of:
+            self._made_of = made_of
+            self._steady = {**dict(_values(slow)), **dict(_reasons(reasons)), **dict(_xids(xids))}
+        return self._steady
+
+
+def reading(gpu: JSON, told: str, xids: Mapping[int, int] | None, past: Past) -> Reading:
+    """One entry of a report. `told`: what the user says of sharing, or auto. `xids`: counts since the sidecar listens;
+    None where nobody listens.
     """
     lost, instance = int(gpu["lost"]), bool(gpu["parent"])
-    raw: dict[str, Any] = dict(gpu["values"])
+    if gpu["slow"] is not None:
+        past.slow = gpu["slow"]
+    slow: Mapping[str, float] = {} if lost else past.slow
+    raw: dict[str, float] = dict(gpu["values"])
+    reasons = raw.pop("clk.reasons", None)
     moments = [Moment(*moment) for moment in gpu["moments"]]
-    recent.extend(moments)
-    capabilities = {} if lost else dict(_capabilities(gpu, instance))
-    if _counters_stand_still(recent):
+    past.recent.extend(moments)
+    capabilities = {"device": faults.whole(lost)} if lost else dict(_capabilities(gpu, instance))
+    if _counters_stand_still(past.recent):
         capabilities["gpm"] = faults.ZERO_WHILE_BUSY
         raw = {name: value for name, value in raw.items() if not name.startswith("g")}
         moments = [Moment(m.t_s, m.busy) for m in moments]
-    if lost:
-        capabilities["device"] = faults.whole(lost)
+    steady = past.steady(slow, reasons, None if instance else xids)
+    info = {"name": str(gpu["name"]), "sharing": _sharing(gpu, slow, told), "parent": str(gpu["parent"])}
     values = dict(_values(raw))
-    if xids is not None and not instance:
-        for xid in sorted({*APPLICATION_XIDS, *DEVICE_XIDS, *xids}):
-            kind = "application" if xid in APPLICATION_XIDS else "device"
-            values["xid_errors_total", (("kind", kind), ("xid", str(xid)))] = float(xids.get(xid, 0))
-    info = {"name": str(gpu["name"]), "sharing": sharing, "parent": str(gpu["parent"])}
-    return Reading(str(gpu["gpu"]), str(gpu["index"]), values, moments, info, capabilities, up=not lost)
+    return Reading(str(gpu["gpu"]), str(gpu["index"]), values, steady, moments, info, capabilities, up=not lost)
 
 
-def sharing(gpu: JSON, told: str) -> str:
-    """Who else may use it: none, mig, mps or processes; `told` is what the user says, or auto."""
+def _sharing(gpu: JSON, slow: Mapping[str, float], told: str) -> str:
+    """Who else may use it: none, mig, mps or processes."""
     if gpu["parent"] or gpu["divided"]:
         return "mig"
     if told != "auto":
         return told
-    if gpu["values"].get("mps"):
+    if slow.get("mps"):
         return "mps"
-    return "processes" if gpu["values"].get("procs", 0) > 1 else "none"
+    return "processes" if slow.get("procs", 0) > 1 else "none"
 
 
 def _values(raw: Mapping[str, float]) -> Iterator[tuple[Key, float]]:
@@ -138,10 +156,19 @@ def _values(raw: Mapping[str, float]) -> Iterator[tuple[Key, float]]:
             seen.add(key)
             value = raw[name] * factor
             yield key, min(value, 1.0) if key[0].endswith("_ratio") else value
-    if "clk.reasons" in raw:
-        bits = int(raw["clk.reasons"])
+
+
+def _reasons(reasons: float | None) -> Iterator[tuple[Key, float]]:
+    if reasons is not None:
         for place, key in enumerate(_CLOCK_KEYS):
-            yield key, float(bits >> place & 1)
+            yield key, float(int(reasons) >> place & 1)
+
+
+def _xids(xids: Mapping[int, int] | None) -> Iterator[tuple[Key, float]]:
+    if xids is not None:
+        for xid in sorted({*APPLICATION_XIDS, *DEVICE_XIDS, *xids}):
+            kind = "application" if xid in APPLICATION_XIDS else "device"
+            yield ("xid_errors_total", (("kind", kind), ("xid", str(xid)))), float(xids.get(xid, 0))
 
 
 def _counters_stand_still(recent: deque[Moment]) -> bool:
