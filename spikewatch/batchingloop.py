@@ -29,7 +29,8 @@ class Loop:
     def use(self, batching: Batching | None, model: Any, tuner: Tuner | None, why_no_tuner: str) -> None:
         """`attach` calls it once. `why_no_tuner`: why `tuner` is None."""
         self._batching, self._tuner, self._why_no_tuner = batching, tuner, why_no_tuner
-        self._model = None if model is None else weakref.ref(model)
+        with contextlib.suppress(TypeError):  # a list of models, say: `accumulate` has to be told which
+            self._model = None if model is None else weakref.ref(model)
 
     def should_step(self) -> bool:
         """Whether the optimizer is to step after the batch that the loop has in hands: it completes a group of

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spikewatch.knob import Knob, Source
+from spikewatch.loaderknobs import NAMES as LOADER
 from spikewatch.refusal import Refused
 
 PLANNED: Mapping[str, str] = {
@@ -21,6 +22,7 @@ class KnobSet:
         """Raises ValueError where two sources have a knob of the same name."""
         self._sources: tuple[Source, ...] = ()
         self.apart: Callable[[], str] = lambda: ""  # why the ranks cannot agree now, empty when they can
+        self.frozen: Callable[[], str] = lambda: ""  # why what runs on the device cannot be changed, empty when it can
         for source in sources:
             self.add(source)
 
@@ -52,6 +54,9 @@ class KnobSet:
         apart = self.apart()
         if apart:
             reasons |= {name: apart for name, (knob, _) in owned.items() if knob.shared and name not in reasons}
+        frozen = self.frozen()
+        if frozen:
+            reasons |= {name: frozen for name in owned if name not in reasons and name not in LOADER}
         return reasons
 
     def describe(self) -> list[dict[str, Any]]:

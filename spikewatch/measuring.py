@@ -65,6 +65,10 @@ class Measuring:
         """Whether CUDA graphs were seen to hold memory."""
         return self._allocator is not None and self._allocator.graphs
 
+    def frozen(self) -> str:
+        """Why what runs on the device cannot be changed; empty when it can."""
+        return "CUDA graphs replay what was captured, a change would not reach it" if self.graphs() else ""
+
     def look(self, now: int) -> None:
         """Does the chores that are due; one that fails is counted and not done again."""
         for chore in self.chores:

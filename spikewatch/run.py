@@ -63,6 +63,7 @@ class Run:
         self._notes, self._trackers = Notes(), Trackers()
         if parts is not None:
             self._measuring = Measuring(parts.meter, parts.agent.telemetry)
+            parts.knobs.frozen = self._measuring.frozen
             _disable_in_forks(self)
             atexit.register(_say_goodbye, weakref.ref(self))
 

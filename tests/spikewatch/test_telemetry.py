@@ -5,13 +5,15 @@ import math
 import os
 import statistics
 import struct
+from types import SimpleNamespace
 
 import pytest
 
 import spikewatch
 from sidecar.trainer.ringreader import RingReader
-from spikewatch import layout, procinfo
+from spikewatch import layout, loaderknobs, procinfo
 from spikewatch.meter import Meter
+from spikewatch.refusal import Refused
 from spikewatch.ring import RingWriter
 from spikewatch.telemetry import LOSSES, MAX_FAILURES, Telemetry, deviation
 
@@ -179,7 +181,7 @@ def test_how_a_run_trains_is_told_in_words_and_can_be_told_better(attach):
     told = run._parts.agent._hello()["about"]
     assert told == {"parallelism": "zero3", "precision": "fp16-mixed", "offload": "nvme"}
     assert attach(model=model.bfloat16())._parts.agent.telemetry.about["precision"] == "bf16"
-    assert attach(model="no module")._parts.agent.telemetry.about == {}
+    assert attach(model=[model, model])._parts.agent.telemetry.about == {}
 
 
 def test_a_profile_without_device_time_says_nothing_and_a_broken_one_is_our_error(attach):
@@ -212,6 +214,25 @@ def test_a_chore_of_the_training_thread_that_fails_is_given_up_and_the_others_go
         run._publish_from = 0
         run.step()
     assert (bad.looks, good.looks, run._parts.meter.errors) == (1, 5, 1)
+
+
+@pytest.mark.torch
+def test_where_cuda_graphs_were_seen_only_the_loader_can_still_be_changed(attach, indices):
+    import torch
+    from torch.utils.data import DataLoader
+
+    model = torch.nn.Linear(1, 1)
+    loader = DataLoader(indices(8), batch_size=2, num_workers=1)
+    run = attach(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), loader=loader)
+    knobs = run._parts.knobs
+    before = {knob["name"] for knob in knobs.describe()}
+    run._measuring._allocator = SimpleNamespace(graphs=True)  # no GPU here: what a snapshot of one would say
+    after = {knob["name"] for knob in knobs.describe()}
+    assert after == before & set(loaderknobs.NAMES)
+    assert before - after
+    for name in before - after:
+        with pytest.raises(Refused, match="CUDA graphs replay what was captured"):
+            knobs.check({name: 0.5})
 
 
 def test_what_proc_does_not_tell_is_not_known(tmp_path):
