@@ -10,7 +10,9 @@ import pytest
 
 from sidecar.errors import StateError
 from sidecar.responses import journal as journal_module
-from sidecar.responses.journal import Entry, Journal
+from sidecar.responses.episode import FINAL, PASSING
+from sidecar.responses.journal import Entry, Journal, Wanted, read
+from sidecar.responses.reasons import EXPLAINED
 from sidecar.statedb import StateDB
 
 
@@ -130,3 +132,60 @@ def test_a_file_that_cannot_be_read_is_said_to_be(db):
     with pytest.raises(StateError, match="cannot be read"):
         journal.rows("SELECT * FROM breakers")
     assert isinstance(db.connection, sqlite3.Connection)
+
+
+def test_statements_that_a_restart_can_do_without_are_bounded_too_and_the_others_are_kept(db, monkeypatch):
+    monkeypatch.setattr(journal_module, "MAX_WAITING", 5)
+    journal = Journal(db)
+    insert = "INSERT INTO decisions (episode, response, at_ms, reason, data) VALUES (?,?,1,'acted','{}')"
+    for i in range(8):
+        journal.put(insert, (str(i), "needless"), needed=False)
+    for i in range(3):
+        journal.put(insert, (str(i), "needed"))
+    assert journal.dropped == 3
+    journal.commit()
+    rows = [row["response"] for row in db.connection.execute("SELECT response FROM decisions ORDER BY rowid")]
+    assert rows == ["needless"] * 5 + ["needed"] * 3
+
+
+def test_a_process_that_restarts_often_trims_the_table_all_the_same(db):
+    for i in range(40):
+        journal = Journal(db, max_rows=10)
+        journal.note(entry(i))
+        journal.commit()
+    assert len(list(Journal(db).entries())) <= 11
+
+
+def test_the_newest_entries_come_in_order_and_by_kind_and_response(db):
+    journal = Journal(db)
+    for i in range(10):
+        journal.note(Entry(i, "edge" if i % 2 else "decision", response="feed" if i > 4 else ""))
+    journal.commit()
+
+    def times(**wanted):
+        return [e.at_ms for _, e in read(db, Wanted(**wanted))]
+
+    assert times(limit=3, newest=True) == [7, 8, 9]
+    assert times(limit=2, newest=True, kind="edge") == [7, 9]
+    assert times(response="feed", kind="decision") == [6, 8]
+    assert times(limit=0) == []
+
+
+def test_a_corrupt_database_is_set_aside_and_a_new_journal_begun(tmp_path):
+    path = tmp_path / "state.db"
+    path.write_bytes(b"not a database at all, and long enough to be looked at" * 100)
+    opened = StateDB(path)
+    try:
+        assert opened.set_aside == f"{path}.corrupt-0"
+        journal = Journal(opened)
+        journal.note(entry())
+        journal.commit()
+        assert len(list(journal.entries())) == 1
+        assert (tmp_path / "state.db.corrupt-0").read_bytes().startswith(b"not a database")
+    finally:
+        opened.close()
+
+
+def test_every_reason_there_is_has_a_sentence_and_every_sentence_a_reason():
+    assert set(EXPLAINED) == PASSING | FINAL
+    assert not PASSING & FINAL
