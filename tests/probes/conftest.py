@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -11,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import fakebuild
 from ptx_parser import parse
 
 from probes import ptxbuild
@@ -70,3 +73,16 @@ def kernels():
     for file in sorted(ptxbuild.SHIPPED.glob("*.80.ptx")):
         found |= parse(file.read_text())
     return found
+
+
+@pytest.fixture(scope="session")
+def fake_gpu(tmp_path_factory):
+    """Makes the environment of a child whose libcuda is the fake one; faults as keyword arguments."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is missing: the fake driver cannot be built")
+    built = fakebuild.build(tmp_path_factory.mktemp("fakecuda"))
+
+    def environ(**faults):
+        return {**os.environ, **built, **{f"FAKE_CUDA_{name.upper()}": str(value) for name, value in faults.items()}}
+
+    return environ

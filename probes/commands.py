@@ -1,0 +1,171 @@
+"""What the command line does: lists probes, runs a sweep, shows what is known of this machine's GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from probes import baseline, budget
+from probes.catalogue import catalogue, chosen
+from probes.explain import Seen, explain
+from probes.runner import DEADLINE_S, Sweep, sweep
+
+
+def main(arguments: Sequence[str], out: TextIO | None = None) -> int:
+    """Exit codes: 0 done, 1 nothing could be measured, 2 wrong usage."""
+    given = _parser().parse_args(arguments)
+    shown = out if out is not None else sys.stdout
+    command = {"list": _list, "run": _run, "baseline": _baseline}[given.command]
+    return command(given, shown)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m probes", description="What could this GPU deliver right now?")
+    commands = parser.add_subparsers(dest="command", required=True)
+    listing = commands.add_parser("list", help="every probe: what it measures and costs")
+    running = commands.add_parser("run", help="measure now, in a child process")
+    running.add_argument("probes", nargs="*", metavar="PROBE", help="names, `light` (default) or `all`")
+    running.add_argument("--device", type=int, default=0, help="index among the devices this process may see")
+    running.add_argument(
+        "--deadline", type=float, default=DEADLINE_S, metavar="SECONDS", help="then the child is ended"
+    )
+    running.add_argument(
+        "--state", type=Path, metavar="DIR", help="where budget and baselines are kept; none: not kept"
+    )
+    running.add_argument("--explain", action="store_true", help="say what the numbers mean")
+    known = commands.add_parser("baseline", help="what was learned about this machine's GPUs")
+    known.add_argument("--state", type=Path, required=True, metavar="DIR")
+    for each in (listing, running, known):
+        each.add_argument("--json", action="store_true", help="JSON lines")
+    return parser
+
+
+def _list(given: argparse.Namespace, out: TextIO) -> int:
+    for probe in catalogue():
+        if given.json:
+            line = {
+                "probe": probe.name,
+                "title": probe.title,
+                "accounting": probe.accounting,
+                "gpu_seconds": probe.gpu_seconds,
+                "light": probe.light,
+                "window_only": probe.window_only,
+            }
+            out.write(json.dumps(line) + "\n")
+            continue
+        where = "light" if probe.light else "windows" if probe.window_only else ""
+        out.write(f"{probe.name:12} {probe.gpu_seconds * 1e3:5.1f} ms  {where:8} {probe.title} ({probe.accounting})\n")
+    return 0
+
+
+def _run(given: argparse.Namespace, out: TextIO) -> int:
+    try:
+        probes = chosen(given.probes)
+    except KeyError as e:
+        known = ", ".join(probe.name for probe in catalogue())
+        sys.stderr.write(f"probes: there is no probe {e.args[0]!r} (light, all, {known})\n")
+        return 2
+    bucket, file = _bucket(given.state)
+    cost = sum(probe.gpu_seconds for probe in probes)
+    if bucket is not None and not bucket.allows(cost):
+        wait = bucket.wait_s(cost)
+        when = f"in {wait:.0f} s" if wait != float("inf") else "never: it is more than the budget holds"
+        _say(
+            given, out, {"result": "skipped_budget", "reason": f"{cost * 1e3:.1f} ms of GPU time are not there; {when}"}
+        )
+        return 1
+    found = sweep([probe.name for probe in probes], index=given.device, deadline_s=given.deadline)
+    if bucket is not None and file is not None:
+        budget.save(file, bucket.spent(found.gpu_seconds))
+    _show(given, out, found)
+    if given.explain:
+        for line in explain(_seen(given.state, found)):
+            _say(given, out, {"explain": str(line)})
+    return 1 if found.refused or not any(outcome.result == "ok" for outcome in found.outcomes) else 0
+
+
+def _bucket(state: Path | None) -> tuple[budget.Bucket | None, Path | None]:
+    if state is None:
+        return None, None
+    state.mkdir(parents=True, exist_ok=True)
+    file = state / "probe_budget.json"
+    return budget.load(file).filled(time.time()), file
+
+
+def _show(given: argparse.Namespace, out: TextIO, found: Sweep) -> None:
+    if found.device:
+        _say(given, out, {"device": "fake" if found.fake else found.device.get("name"), **_identity(found)})
+    for outcome in found.outcomes:
+        for reading in outcome.readings:
+            _say(given, out, {"probe": outcome.probe, **reading, **({"device": "fake"} if found.fake else {})})
+        if outcome.result != "ok":
+            _say(given, out, {"probe": outcome.probe, "result": outcome.result, "reason": outcome.reason})
+    if found.refused:
+        _say(given, out, {"result": found.refused, "reason": found.reason})
+
+
+def _identity(found: Sweep) -> dict[str, Any]:
+    return {key: found.device[key] for key in ("uuid", "driver", "compute") if key in found.device}
+
+
+def _say(given: argparse.Namespace, out: TextIO, line: dict[str, Any]) -> None:
+    if given.json:
+        out.write(json.dumps(line) + "\n")
+    elif "metric" in line:
+        labels = ", ".join(f"{k}={v}" for k, v in line["labels"].items())
+        fake = "  (fake device: not a rate)" if line.get("device") == "fake" else ""
+        out.write(f"{line['metric']}{{{labels}}} {line['value']:.6g}{fake}\n")
+    else:
+        out.write("  ".join(f"{key}: {value}" for key, value in line.items()) + "\n")
+
+
+def _seen(state: Path | None, found: Sweep) -> Seen:
+    """What the probes alone can say: this GPU against its own past."""
+    ratios: dict[str, float | None] = {}
+    store = baseline.Store(state / "probe_baselines.json") if state is not None else None
+    for outcome in found.outcomes:
+        for reading in outcome.readings:
+            if store is None or found.fake:
+                continue
+            compared, _ = baseline.compare(
+                store.get(key_of(found), baseline.number_of(reading)),
+                float(reading["value"]),
+                higher_is_better=baseline.higher_is_better(reading["metric"]),
+            )
+            ratios.setdefault(outcome.probe, compared.ratio)
+    return Seen(gemm_baseline=ratios.get("tensor"), memory_baseline=ratios.get("memory"))
+
+
+def key_of(found: Sweep, mig_profile: str = "", power_limit_w: int = 0) -> baseline.Key:
+    """What its numbers may be compared with."""
+    from probes.device import PTX
+
+    device = found.device
+    return baseline.Key(
+        str(device.get("uuid", "")),
+        mig_profile,
+        str(device.get("driver", "")),
+        baseline.ptx_hash(PTX),
+        power_limit_w,
+        int(device.get("memory_clock_khz", 0)),
+    )
+
+
+def _baseline(given: argparse.Namespace, out: TextIO) -> int:
+    store = baseline.Store(given.state / "probe_baselines.json")
+    rows = list(store.rows())
+    for key, number, learned in rows:
+        median = learned.median if learned.samples else 0.0
+        line = {"key": key, "number": number, "samples": len(learned.samples), "median": median, "ready": learned.ready}
+        out.write(
+            (json.dumps(line) if given.json else f"{number}  {median:.6g}  {len(learned.samples)} samples") + os.linesep
+        )
+    if not rows and not given.json:
+        out.write(f"nothing learned yet: {baseline.LEAST_SAMPLES} clean samples are needed\n")
+    return 0
