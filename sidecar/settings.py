@@ -35,7 +35,8 @@ SHIPPED = "shipped:"
 _ENV = "SPIKEWATCH_"
 _NOT_SETTINGS = frozenset(
     f"SPIKEWATCH_{name}"
-    for name in ("SOCKET", "JOB", "DISABLE", "PEERS", "CORPUS")  # the trainer's, and the tests'
+    for name in ("SOCKET", "JOB", "DISABLE", "SEARCH", "TRUSTED_UIDS", "AUTOATTACH")  # the trainer's
+    + ("PEERS", "CORPUS")  # the tests'
 )
 
 
@@ -192,6 +193,7 @@ class Settings(_Closed):
 
     state_dir: FilePath = Path("/var/lib/spikewatch")
     run_dir: FilePath = Path("/run/spikewatch")
+    trainer_uids: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     rules: tuple[str, ...] = (SHIPPED + "*.rules.yaml",)
     responses: tuple[str, ...] = (SHIPPED + "responses.yaml",)
     caps: FilePath | None = None

@@ -81,7 +81,8 @@ class Sidecar:
         self.db = StateDB(state_dir / "state.db")
         if self.db.set_aside:
             _log.error("the state database was corrupt; it is kept as %s and a new one begun", self.db.set_aside)
-        self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock)
+        allowed = {os.getuid(), *settings.trainer_uids}
+        self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock, allowed_uids=allowed)
         self._channel_state = Recorder(self.store, "channel")
         self.savings = Savings()
         self.journal = Journal(self.db, write_line=write_line or Lines().write, on_entry=self.savings.take)

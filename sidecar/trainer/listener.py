@@ -18,15 +18,15 @@ class Listener:
     """A non-blocking SEQPACKET listener bound to `path`."""
 
     def __init__(self, path: Path, *, others: bool) -> None:
-        """Makes the folder (0700) if it is not there. `others`: let any user connect (the folder's mode and the
-        check of the peer's uid then decide). Raises ChannelError when the path cannot be used.
+        """Makes the folder if it is not there, 0700 and the socket 0600. With `others` 0750 and 0660: users of the
+        folder's group get in, and of them those whose uid is allowed. Raises ChannelError when the path cannot be used.
         """
         self.path = path
         size = len(os.fsencode(path))
         if size > MAX_PATH:
             raise ChannelError(f"{path} has {size} bytes, a socket's path holds {MAX_PATH}: set a shorter run_dir")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o750 if others else 0o700, parents=True, exist_ok=True)
             self._clear()
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         except OSError as error:
@@ -34,7 +34,7 @@ class Listener:
         try:
             self.socket.setblocking(False)
             self.socket.bind(str(path))
-            os.chmod(path, 0o666 if others else 0o600)
+            os.chmod(path, 0o660 if others else 0o600)
             self.socket.listen(_BACKLOG)
             self._inode = self._now()
         except OSError as error:

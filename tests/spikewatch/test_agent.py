@@ -386,3 +386,10 @@ def test_live_totals_only_ever_grow(tmp_path):
     waits = [record[agents._DATA_WAIT] for record in published]
     assert waits == sorted(waits)
     assert waits[4] > 0
+
+
+def test_whose_sidecar_is_spoken_to_can_be_widened_by_user_id_only():
+    mine = {0, os.getuid()}
+    assert contact.trusted_uids({}) == mine
+    assert contact.trusted_uids({"SPIKEWATCH_TRUSTED_UIDS": "1001, 1002"}) == {*mine, 1001, 1002}
+    assert contact.trusted_uids({"SPIKEWATCH_TRUSTED_UIDS": "all,,-5,root"}) == mine

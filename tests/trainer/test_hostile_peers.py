@@ -216,3 +216,42 @@ def test_another_user_cannot_reach_the_socket_and_is_not_heard_where_the_folder_
             shutil.rmtree(folder)
 
     asyncio.run(story())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.timeout(60)
+def test_a_trainer_of_an_allowed_user_in_the_folders_group_attaches_and_checks_whose_sidecar_it_is(sink, clock, soon):
+    code = (
+        f"import os, sys, time; sys.path.insert(0, {str(Path(channels.__file__).parents[2])!r})\n"
+        "import spikewatch\n"
+        "os.setgroups([4321]); os.setgid(1234); os.setuid(1234)\n"
+        "run = spikewatch.attach(socket=sys.argv[1])\n"
+        "run.step(1.0)\n"
+        "while not run.connected: time.sleep(0.02)\n"
+        "print('attached', flush=True)\n"
+        "sys.stdin.read()\n"
+        "run.close()\n"
+    )
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    path = folder / "run" / "s"
+
+    async def story():
+        sidecar = channels.TrainerChannel(path, sink, clock, allowed_uids={0, 1234})
+        sidecar.start()
+        process = None
+        try:
+            os.chown(path.parent, 0, 4321)  # as fsGroup does
+            os.chown(path, 0, 4321)
+            process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE)
+            await soon(lambda: sidecar.identity() is not None)
+            sidecar.tick(1_000)
+            assert sink.value("steps_total", rank="0") == 1
+        finally:
+            if process is not None:
+                process.communicate(b"", timeout=20)
+            sidecar.close()
+            shutil.rmtree(folder)
+        assert process.returncode == 0
+
+    asyncio.run(story())

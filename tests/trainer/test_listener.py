@@ -35,9 +35,10 @@ def test_it_makes_a_folder_and_a_socket_for_its_own_user_only(listen, tmp_path):
     assert (mode(path.parent), mode(path)) == (0o700, 0o600)
 
 
-def test_where_other_users_are_allowed_the_folder_decides_who_gets_in(listen, tmp_path):
-    listen(tmp_path / "trainer.sock", others=True)
-    assert mode(tmp_path / "trainer.sock") == 0o666
+def test_where_other_users_are_allowed_those_of_the_folders_group_get_in(listen, tmp_path):
+    path = tmp_path / "run" / "trainer.sock"
+    listen(path, others=True)
+    assert (mode(path.parent), mode(path)) == (0o750, 0o660)
 
 
 def test_a_path_longer_than_the_kernel_takes_is_refused_saying_so(listen, tmp_path):
