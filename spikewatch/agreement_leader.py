@@ -114,6 +114,7 @@ class Leader:
             dict(change.expect),
             dict(change.found),
             change.undoing,
+            change.reason == "failed",
             self._steps() + ahead,
         )
         self._board.propose(proposal)
@@ -154,6 +155,8 @@ class Leader:
         else:
             detail = f"rank {verdict.rank}: {verdict.detail}" if verdict.rank > 0 else verdict.detail
             self._promises.gave_up(kind, change_id, replace(verdict, detail=detail))
+            if kind == "undo":
+                self._asked.append(("keep", change_id))
 
     def _again(self, kind: Kind, verdict: Verdict) -> bool:
         if kind == "undo":
@@ -180,6 +183,7 @@ class Rate:
     """How fast the training steps, over the last seconds."""
 
     WINDOW = 5.0  # seconds
+    SHORTEST = 1.0  # a burst of steps within less says nothing
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, steps: Callable[[], int] = lambda: 0) -> None:
         self._clock = clock
@@ -200,4 +204,4 @@ class Rate:
         if not self._seen:
             return 0.0
         seconds, steps = self._clock() - self._seen[0][0], self._steps() - self._seen[0][1]
-        return steps / seconds if seconds > 0 else 0.0
+        return steps / max(seconds, self.SHORTEST)

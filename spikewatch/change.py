@@ -65,6 +65,7 @@ class Proposal:
     expect: Mapping[str, Any]
     found: Mapping[str, Any]  # to put back: the leader's, for all ranks had the same
     by: str
+    forced: bool  # to be undone because ranks differ, whatever is found
     at: int
 
 
