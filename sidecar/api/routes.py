@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sidecar.api.dumps import DumpsApi
 from sidecar.api.guard import Guard
 from sidecar.api.parameters import MAX_BODY
 from sidecar.api.prometheus import PrometheusApi
@@ -47,6 +48,7 @@ def everything(services: Services, turns: Turns | None = None, *, local: bool = 
         _route("/api/v1/alerts", site.alerts),
         *(_route(path, answer, *methods) for path, answer, methods in PrometheusApi(services, turns).endpoints()),
         *(_route(path, answer, *methods) for path, answer, methods in ResponsesApi(services, guard).endpoints()),
+        *(_route(path, answer, *methods) for path, answer, methods in DumpsApi(services, guard).endpoints()),
     ]
 
 

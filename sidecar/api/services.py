@@ -14,6 +14,7 @@ from sidecar.errors import Problem
 from sidecar.model import JSON, Alert, MetricInfo
 from sidecar.responses.journal import Wanted
 from sidecar.store import Store
+from sidecar.trainer.dumps import Dump
 
 
 class Responses(Protocol):
@@ -64,6 +65,22 @@ class Responses(Protocol):
         ...
 
 
+class Dumps(Protocol):
+    """What the routes about flight-recorder dumps call."""
+
+    def ask_for_dumps(self, dump_id: str) -> Sequence[int]:
+        """Asks every attached rank; returns which."""
+        ...
+
+    def dumps(self) -> Mapping[int, Dump]:
+        """The newest answer of each rank."""
+        ...
+
+    def dump(self, rank: int) -> bytes:
+        """JSON of torch's flight recorder; empty where there is none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """What can be queried: the store, the time that is "now" in it, and how long a step between two evaluations is."""
@@ -83,6 +100,7 @@ class Services:
     reload: Callable[[], Awaitable[Sequence[Problem]]]  # warnings; raises ConfigError and keeps what runs
     alerts: Callable[[], Iterable[Alert]]  # pending and firing
     responses: Responses | None = None  # None: this sidecar answers no alerts
+    dumps: Dumps | None = None  # None: no trainers here
     rules: Callable[[], Sequence[GroupStatus]] = lambda: ()
     catalogue: Callable[[], Iterable[MetricInfo]] = lambda: ()
     data: Data = field(default_factory=Data)

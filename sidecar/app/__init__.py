@@ -67,6 +67,7 @@ def services(sidecar: Sidecar, reload: Reload) -> Services:
         reload=reload,
         alerts=lambda: sidecar.manager.alerts(),
         responses=sidecar.control,
+        dumps=sidecar.channel,
         rules=lambda: sidecar.manager.rules(),
         catalogue=sidecar.catalogue,
         data=Data(
