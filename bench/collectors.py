@@ -92,8 +92,23 @@ def scrapes(live: Live, number: int) -> list[float]:
     return found
 
 
+def alone() -> bool:
+    """Whether this process is in a PID namespace of its own, as a pod is; where it may, it moves into one."""
+    if os.getpid() == 1 or os.environ.get("BENCH_ALONE"):
+        return True
+    inside = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
+    with contextlib.suppress(OSError):
+        if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode == 0:
+            command = [*inside, sys.executable, "-m", "bench.collectors", *sys.argv[1:]]
+            environ = {**os.environ, "BENCH_ALONE": "1"}
+            sys.exit(subprocess.run(command, check=False, env=environ).returncode)
+    print("no right to make a PID namespace: every process of this machine is looked at, not only 64", flush=True)
+    return False
+
+
 def main() -> int:
     """Returns 1 when a target is missed."""
+    alone()
     arguments = _rows.arguments(__doc__ or "")
     sys.path.insert(0, str(FAKES))
     import fakenvml

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sidecar.collectors.procfs import Process, boot_time, count_fds, pids, read_process, self_pid, voluntary_switches
+from sidecar.collectors.procfs import Process, StatFiles, boot_time, count_fds, pids, self_pid, voluntary_switches
 from sidecar.collectors.tiers import SLOW
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings
@@ -96,6 +96,7 @@ class ProcessCollector:
         self._ticks = float(os.sysconf("SC_CLK_TCK"))
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._cpu: dict[tuple[int, int], int] = {}  # (pid, start) → ticks seen last
+        self._stats = StatFiles(settings.proc_root)
         self._fds: dict[tuple[int, int], int | None] = {}  # (pid, start) → open descriptors
         self._fds_at_ms: int | None = None
         self._totals: dict[tuple[str, str], int] = {}  # (role, command) → ticks, also of processes gone by now
@@ -150,13 +151,11 @@ class ProcessCollector:
             yield from _command(usage, labels)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Lets go of the stat files."""
+        self._stats.close()
 
     def _read(self, visible: list[int]) -> Iterator[Process]:
-        for pid in visible:
-            process = read_process(self._root, pid)
-            if process is not None and not process.kernel:
-                yield process
+        return (process for process in self._stats.read(visible) if not process.kernel)
 
     def _self(self, process: Process) -> Iterator[Sample]:
         yield Sample("spikewatch_process_cpu_seconds_total", (), process.cpu_ticks / self._ticks)
