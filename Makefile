@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SHELL := /bin/bash
 
-.PHONY: setup demo test check bench proof docs ptx clean
+.PHONY: setup demo test check bench proof device-check docs ptx clean
 
 setup: .venv/.dev
 
@@ -40,6 +40,10 @@ bench: .venv/.dev
 
 proof: .venv/.dev
 	$(BIN)/python -m pytest -m proof --timeout 3600 $(ARGS)
+
+# On a machine with an NVIDIA GPU: what each call costs and permits, and which metrics were seen on a real device.
+device-check: .venv/.dev
+	$(BIN)/python -m sidecar.collectors.nvml.check $(ARGS)
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache

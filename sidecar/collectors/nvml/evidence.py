@@ -1,4 +1,4 @@
-"""What each group of NVML calls was checked against. `make device-check` writes this file on a machine with a GPU."""
+"""What each group of NVML calls was checked against. `make device-check` writes this file where there is a GPU."""
 
 from __future__ import annotations
 
