@@ -11,11 +11,15 @@ from sidecar.trainer import workercatalogue
 _Kind = Literal["counter", "gauge"]
 _PREFIX = "spikewatch_trainer_"
 
+TRAINED = Evidence("device", "2026-11-29", "real trainings, torch 2.13.0 on CPU and gloo")
+SNAPSHOTS = Evidence("fake", "2026-11-29", "snapshots of the allocator, no GPU")
+PROFILES = Evidence("fake", "2026-11-29", "events of a profile, no GPU")
+
 
 def _metric(
     name: str, kind: Literal["counter", "gauge"], unit: str, text: str, source: str, *labels: str
 ) -> MetricInfo:
-    return MetricInfo(_PREFIX + name, kind, unit, text, ("rank", *labels), source)
+    return MetricInfo(_PREFIX + name, kind, unit, text, ("rank", *labels), source, "process", verified=TRAINED)
 
 
 def _field(
@@ -25,10 +29,13 @@ def _field(
     return field, replace(info, quality=quality)
 
 
+def _of_allocator(field: str, name: str, kind: _Kind, unit: str, text: str) -> tuple[str, MetricInfo]:
+    _, info = _field(field, name, kind, unit, text)
+    return field, replace(info, source="CUDA caching allocator", verified=SNAPSHOTS)
+
+
 def _memory(name: str, unit: str, text: str) -> tuple[str, MetricInfo]:
-    """Of the CUDA caching allocator, which no device has been asked about yet."""
-    field, info = _field(f"memory_{name}", f"memory_{name}", "gauge", unit, text)
-    return field, replace(info, source="CUDA caching allocator", verified=Evidence("fake", "2026-11-29", "snapshots"))
+    return _of_allocator(f"memory_{name}", f"memory_{name}", "gauge", unit, text)
 
 
 FIELDS: tuple[tuple[str, MetricInfo], ...] = (
@@ -139,14 +146,16 @@ FIELDS: tuple[tuple[str, MetricInfo], ...] = (
         "1 less the largest free block over all free memory; wholly free segments count as one with what the driver "
         "has free; at most every 10 s.",
     ),
-    _field(
+    _of_allocator(
         "alloc_retries_total",
         "alloc_retries_total",
         "counter",
         "",
         "Allocations that only succeeded after the allocator's cache was emptied.",
     ),
-    _field("ooms_total", "out_of_memory_total", "counter", "", "Allocations that failed for lack of device memory."),
+    _of_allocator(
+        "ooms_total", "out_of_memory_total", "counter", "", "Allocations that failed for lack of device memory."
+    ),
     _field(
         "sync_seconds_total",
         "sync_seconds_total",
@@ -174,12 +183,18 @@ FIELDS: tuple[tuple[str, MetricInfo], ...] = (
         "ratio",
         "Time that communication and backward pass share, over the longer of the two.",
     ),
-    _field(
+    (
         "copy_compute_overlap_ratio",
-        "copy_compute_overlap_ratio",
-        "gauge",
-        "ratio",
-        "Time that device copies and kernels share, over the longer of the two, in the newest profile of the run.",
+        replace(
+            _metric(
+                "copy_compute_overlap_ratio",
+                "gauge",
+                "ratio",
+                "Time that device copies and kernels share, over the longer of the two, in the newest profile.",
+                "spikewatch client, run.on_trace()",
+            ),
+            verified=PROFILES,
+        ),
     ),
     (
         "offload_bytes_total",
@@ -190,18 +205,20 @@ FIELDS: tuple[tuple[str, MetricInfo], ...] = (
             "Bytes the training engine moved to and from its offload storage.",
             ("rank",),
             "spikewatch client, run.offloaded()",
+            "process",
+            verified=TRAINED,
         ),
     ),
 )
 """(ring field, metric), each with one label `rank`."""
 
-BUFFERS = MetricInfo(
-    "spikewatch_nccl_buffers_total",
+BUFFERS = _metric(
+    "gradient_buckets_total",
     "counter",
     "",
     "Gradient buckets handed to collectives, by whether their address is a multiple of 512.",
-    ("rank", "aligned"),
     "addresses of DDP's buckets, with gradient_as_bucket_view=True",
+    "aligned",
 )
 BUFFER_FIELDS = (("buffers_aligned_total", "true"), ("buffers_misaligned_total", "false"))
 
@@ -227,8 +244,9 @@ RUN_INFO = _metric(
     "backend",
     *ENGINE,
 )
-DEVICE_INFO = _metric(
-    "device_info", "gauge", "", "Always 1. Which GPU a rank trains on, by UUID.", "the model's device", "gpu"
+DEVICE_INFO = replace(
+    _metric("device_info", "gauge", "", "Always 1. Which GPU a rank trains on, by UUID.", "the model's device", "gpu"),
+    verified=Evidence("none"),
 )
 ORIGIN_PARTS = ("module", "operation", "direction")
 ORIGIN = _metric(

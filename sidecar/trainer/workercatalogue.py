@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.model import MetricInfo
+from sidecar.model import Evidence, MetricInfo
 
 
 def _metric(name: str, kind: str, unit: str, text: str) -> MetricInfo:
@@ -13,6 +13,8 @@ def _metric(name: str, kind: str, unit: str, text: str) -> MetricInfo:
         text,
         ("worker", "slot"),
         "spikewatch client, worker.request()",
+        "process",
+        verified=Evidence("device", "2026-11-29", "real processes, Linux 6.18"),
     )
 
 

@@ -132,7 +132,7 @@ def test_every_metric_given_is_in_the_catalogue_and_the_other_way_round(channel,
 
 @pytest.mark.parametrize("info", catalogue.METRICS, ids=lambda info: info.name)
 def test_a_catalogue_entry_keeps_the_naming_rules(info):
-    shared = ("spikewatch_offload_bytes_total", "spikewatch_nccl_buffers_total")  # other sources have them, too
+    shared = ("spikewatch_offload_bytes_total",)  # the engine's, not the client's
     of_worker = info in workercatalogue.METRICS
     assert info.name.startswith("spikewatch_worker_" if of_worker else "spikewatch_trainer_") or info.name in shared
     assert info.name.endswith("_total") == (info.kind == "counter")
@@ -200,7 +200,7 @@ def test_a_series_of_the_slow_slot_is_absent_as_long_as_nothing_is_known(channel
             trainer.slow(memory_reserved_bytes=7.0, buffers_aligned_total=3.0)
             sidecar.tick(2_000)
             assert sink.value("memory_reserved_bytes", rank="0") == 7
-            assert sink.now["spikewatch_nccl_buffers_total", (("aligned", "true"), ("rank", "0"))] == 3
+            assert sink.value("gradient_buckets_total", rank="0", aligned="true") == 3
             assert sink.value("memory_fragmentation_ratio", rank="0") is None
             trainer.slow()
             sidecar.tick(3_000)
