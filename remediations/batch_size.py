@@ -128,6 +128,9 @@ class BatchSize:
         if room.whole is not None and accumulation is not None:
             values[ACCUMULATION] = room.whole // size
             moves += f", {ACCUMULATION} {accumulation.value} -> {values[ACCUMULATION]}"
+        elif accumulation is not None:
+            # Said too: a trainer that is told the one alone would make the other up for it.
+            values[ACCUMULATION] = accumulation.value
         return Change(self.actuator, values, f"{moves}: {why}")
 
     def _back(self, now: int, micro: Knob, accumulation: Knob | None, view: View, params: Params) -> Change | Skip:
@@ -250,7 +253,7 @@ BatchSize.details = Details(
             "three windows of 100 steps above 85 %: a quarter more, to a multiple of 16",
             {"strategy": "utilisation", "global_batch": "follow"},
             32,
-            Change("trainer", {MICRO: 48}),
+            Change("trainer", {MICRO: 48, ACCUMULATION: 8}),
             steps=_STEPS,
             gpu_use=_BUSY,
         ),
@@ -259,7 +262,7 @@ BatchSize.details = Details(
             {"strategy": "warmup-decay", "global_batch": "follow", "start": 8, "peak": 64, "warmup_steps": 100,
              "total_steps": 500},
             32,
-            Change("trainer", {MICRO: 8}),
+            Change("trainer", {MICRO: 8, ACCUMULATION: 8}),
             steps=_STEPS,
         ),
     ),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sidecar.hooks import Case, Details, View
+from sidecar.hooks import Case, Details, Reading, View
 from sidecar.model import Alert, AlertState, Change, Knob, KnobValue, Scope, Skip, TrainerIdentity
 
 SCALE, INTERVAL = "loss_scale", "loss_scale_growth_interval"
@@ -55,6 +55,8 @@ class LossScale:
     example: ClassVar[Mapping[str, Any]] = {"factor": 0.25, "floor": 1, "interval_factor": 4}
     details: ClassVar[Details] = Details(
         permissions=(f"trainer: change {SCALE} and {INTERVAL} on all ranks",),
+        reads={"scale": Reading(f"min(spikewatch_trainer_{SCALE})", 120_000)},
+        drifts=(SCALE,),
         cases=(
             Case(
                 "a storm at a scale of 1024: a quarter of it, growing back a quarter as often",
@@ -81,7 +83,7 @@ class LossScale:
         scale, interval = view.knobs.get(SCALE), view.knobs.get(INTERVAL)
         if scale is None:
             return Skip("knob_missing", f"the trainer does not offer {SCALE}: it scales no loss")
-        values: dict[str, KnobValue] = {SCALE: _scaled(scale, params)}
+        values: dict[str, KnobValue] = {SCALE: _scaled(scale, view, params)}
         if interval is not None:
             values[INTERVAL] = _longer(interval, params)
         changed = {name: value for name, value in values.items() if value != view.knobs[name].value}
@@ -92,10 +94,15 @@ class LossScale:
         return Change(self.actuator, changed, moves)
 
 
-def _scaled(scale: Knob, params: Params) -> float:
-    """A factor of the scale, but not below the floor; what is below it already comes up to it."""
+def _scaled(scale: Knob, view: View, params: Params) -> float:
+    """A factor of the scale, but not below the floor; what is below it already comes up to it.
+
+    Of the lowest scale lately: in a storm the scaler moves it all the time, and a plan that moved along would never be
+    the one that was approved.
+    """
+    lately = [value for _, value in view.series.get("scale", ()) if value > 0]
     floor = max(params.floor, scale.minimum or 0.0)
-    wanted = max(floor, float(scale.value) * params.factor)
+    wanted = max(floor, min([float(scale.value), *lately]) * params.factor)
     return min(wanted, scale.maximum) if scale.maximum is not None else wanted
 
 

@@ -171,3 +171,12 @@ def test_a_body_that_is_large_or_no_json_is_refused(body):
 def test_a_note_is_a_decision_and_never_a_change(plan):
     answer = plan(AnnotateOnly, {"note": "ask #ml-platform"}, who=None)
     assert (answer.reason, answer.detail) == ("annotated", "ask #ml-platform")
+
+
+def test_while_the_scaler_moves_the_scale_the_plan_stays_the_same(situation):
+    plans = []
+    for scale in (512.0, 1024.0, 512.0):
+        series = {"scale": [(0, 1024.0), (1, 512.0), (2, 1024.0)]}
+        seen = situation.view(series=series, loss_scale=scale, loss_scale_growth_interval=100)
+        plans.append(LossScale().plan(situation.ALERT, seen, LossScale.params()).values)
+    assert plans == [{"loss_scale": 128.0, "loss_scale_growth_interval": 400}] * 3
