@@ -77,15 +77,19 @@ class Agent:
             self._socket.close()
 
     def _run(self) -> None:
+        failures = 0  # in a row
         while True:
             stopping = self._stop.is_set()
             try:
                 self._turn()
+                failures = 0
             except OSError as error:  # the other end died, hung or never spoke: its trouble, not an error of ours
                 self._drop(str(error))
             except Exception as error:  # noqa: BLE001  the trainer must not see our mistakes
                 self._meter.errors += 1
                 self._drop(f"{type(error).__name__}: {error}")
+                failures += 1
+                self._stop.wait(min(PERIOD * 2**failures, LAST_RETRY))  # or it would take the trainer's core
             if stopping:
                 self._drop("")
                 return

@@ -5,12 +5,15 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import spikewatch
 from spikewatch import agent as agents
+from spikewatch import protocol
 from spikewatch import run as runs
 from spikewatch.meter import Meter
 
@@ -66,8 +69,6 @@ class Looks:
         return 8
 
     def __getitem__(self, i):
-        import threading
-
         links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _exists(fd)]
         ring = any("spikewatch-ring" in link for link in links)
         thread = any(thread.name == agents.THREAD_NAME for thread in threading.enumerate())
@@ -163,3 +164,46 @@ def test_a_step_function_that_is_compiled_as_a_whole_still_counts_its_steps(atta
     finally:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
+
+
+def test_a_client_thread_whose_every_turn_fails_takes_no_core_and_is_counted(attach, monkeypatch):
+    turns = []
+
+    def fails(*_):
+        turns.append(threading.get_ident())
+        raise LookupError("a mistake of ours")
+
+    run = attach()
+    began, cpu = time.monotonic(), time.process_time()
+    monkeypatch.setattr(agents.Agent, "_publish", fails)
+    while len(turns) < 5:
+        assert time.monotonic() < began + 25
+        time.sleep(0.02)
+    passed = time.monotonic() - began
+    assert passed > agents.PERIOD * (2 + 4 + 8)  # it waits longer each time
+    assert time.process_time() - cpu < passed
+    assert run._parts.meter.errors >= 5
+    monkeypatch.undo()
+    run.step(1.0)
+    assert run.active
+
+
+@pytest.mark.parametrize(("ours", "oldest", "welcome"), [(3, 1, True), (4, 2, False)])
+def test_a_trainer_two_versions_older_is_welcome_and_one_three_versions_older_is_told_why_not(
+    channel, stranger, monkeypatch, ours, oldest, welcome
+):
+    async def story():
+        monkeypatch.setattr(protocol, "VERSION", ours)
+        monkeypatch.setattr(protocol, "OLDEST", oldest)
+        async with channel() as sidecar:
+            old = stranger()
+            assert (old.hello["protocol"], old.hello["protocol_min"]) == (1, 1)
+            old.say_hello()
+            answer = await old.hear()
+            if welcome:
+                assert answer == {"type": "welcome", "protocol": 1}
+                assert sidecar.identity() is not None
+            else:
+                assert answer["reason"] == "unsupported_version"
+
+    asyncio.run(story())
