@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,11 @@ class LivePass:
         self.thread: int | None = None  # who asks for batches
         self.cutter: Cutter | None = part.cutter()
         self._tuner.counts(before)
+
+    def __del__(self) -> None:
+        # A checkpoint may still be taken, of a loop that was left to end the run.
+        with contextlib.suppress(Exception):
+            self._tuner.left(self)
 
     def __iter__(self) -> LivePass:
         return self
@@ -173,10 +179,15 @@ class LivePass:
             self._tuner.wait_ends(began)
         self._begin(part, self._tuner.lengths(loader), self._tuner.openings.skipped)
 
-    def position(self) -> int:
-        """Batches of the loader's own sampler handed over in this pass; where they are cut, in whole groups."""
+    def position(self) -> int | None:
+        """Batches of the loader's own sampler handed over in this pass; where they are cut, in whole groups.
+
+        None where this torch does not tell.
+        """
         if self.cutter is not None:
             return self.cutter.done
+        if not all(part.known for part in self._parts):
+            return None
         return self._before + sum(part.taken() for part in self._parts)
 
     def settings(self) -> Settings:

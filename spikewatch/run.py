@@ -13,14 +13,19 @@ from typing import Any
 
 from spikewatch import layout
 from spikewatch.agent import Agent
+from spikewatch.agreement import Agreement
+from spikewatch.batchingloop import Loop
+from spikewatch.change import AgreementLost
 from spikewatch.changes import Ledger
 from spikewatch.knob import Source
 from spikewatch.knobs import KnobSet
 from spikewatch.measuring import Measuring
 from spikewatch.meter import Meter
 from spikewatch.notes import Notes
+from spikewatch.numerics_precision import MixedPrecision
 from spikewatch.overflow import OverflowWatch
 from spikewatch.overlap import of_profile
+from spikewatch.promises import NEVER
 from spikewatch.ring import RingWriter
 from spikewatch.scalars import Scalar
 from spikewatch.search import STORM
@@ -45,12 +50,14 @@ class Parts:
     ring: RingWriter
     ledger: Ledger
     agent: Agent
+    agreement: Agreement
     knobs: KnobSet
+    precision: MixedPrecision
     tuner: Tuner | None
     overflow: OverflowWatch | None
 
 
-class Run:
+class Run(Loop):
     """One attached rank. Nothing here raises, waits or makes a system call, but for a change that was ordered."""
 
     def __init__(self, loader: Any = None, parts: Parts | None = None) -> None:
@@ -59,6 +66,7 @@ class Run:
         self._parts = parts
         self._loss, self._norm = Scalar(), Scalar()
         self._failures = 0
+        self._owed: Parts | None = None
         self._records, self._publish_from = 0, 0
         self._notes, self._trackers = Notes(), Trackers()
         if parts is not None:
@@ -86,9 +94,13 @@ class Run:
         """
         parts = self._parts
         if parts is None:
+            self._pay()
             return
+        parts.ledger.steps += 1  # before anything can fail: ranks agree on the number of a step
         try:
             meter = parts.meter
+            if self._batching is not None:
+                self._batching.stepped()
             if loss is not None:
                 arrived = self._loss.offer(loss)
                 if arrived:
@@ -103,7 +115,7 @@ class Run:
                 search = self._measuring.search
                 if search is not None and (parts.overflow.consecutive >= STORM or search.busy):
                     search.stepped(meter.steps, parts.overflow.consecutive)
-            number = meter.stepped(samples, time.time())
+            meter.stepped(samples, time.time())
             now = meter.step_clock[1] or meter.now()
             if now >= self._publish_from:
                 self._publish_from = max(self._publish_from, now - PUBLISH_BURST) + PUBLISH_EVERY
@@ -111,11 +123,27 @@ class Run:
                 parts.ring.write(self._records, meter.record(now))
                 if self._measuring.chores:
                     self._measuring.look(now)
-            if number >= parts.ledger.boundary:
-                parts.ledger.at_boundary(number)
-                self._note(parts, number)
         except Exception as error:  # noqa: BLE001  the trainer goes on exactly as without us
             self._failed(error)
+        if parts.ledger.steps >= parts.ledger.boundary:
+            self._at_boundary(parts)
+
+    def _at_boundary(self, parts: Parts) -> None:
+        try:
+            parts.ledger.at_boundary(parts.ledger.steps)
+            self._note(parts, parts.ledger.steps)
+        except AgreementLost:  # the one thing that must stop a training: going on could split the replicas
+            raise
+        except Exception as error:  # noqa: BLE001  as in step
+            self._failed(error)
+
+    def autocast(self, device_type: str, dtype: Any = None, **more: Any) -> Any:
+        """`torch.autocast(device_type, dtype, …)`, made once or for every step. One of fp16 can be changed to bf16."""
+        if self._parts is not None:
+            return self._parts.precision.autocast(device_type, dtype, **more)
+        import torch
+
+        return torch.autocast(device_type, dtype, **more)
 
     def offer(self, source: Source) -> None:
         """Lets what `source` has be changed, too, for adapters. Raises ValueError for a name that is taken."""
@@ -158,12 +186,21 @@ class Run:
             self._trackers.add(writer)
 
     def state_dict(self) -> dict[str, Any]:
-        """The changes made to this run, for a checkpoint: `{"version": 1, "changes": [...]}`."""
-        return self._notes.state_dict()
+        """For a checkpoint, to be taken between two steps: `{"version": 1, "changes": [...], "data": {...}}`.
 
-    def load_state_dict(self, state: Any) -> None:
-        """Takes over the changes noted before a restart. What cannot be read is left out. Never raises."""
+        `changes` were made to this run; `data` says where the pass over the loader stands, see `Loop.data_state`.
+        """
+        return {**self._notes.state_dict(), "data": self.data_state()}
+
+    def load_state_dict(self, state: Any, strict: bool = False) -> bool:
+        """Call it before the first pass: that begins with the first sample whose step is not in the checkpoint.
+
+        Takes over the changes noted before the restart, too; what cannot be read of them is left out. Returns whether
+        the data goes on there. Where it does not, the reason is logged; with `strict` ValueError is raised instead.
+        Random states other than the loader's own generators are yours to restore.
+        """
         self._notes.load_state_dict(state)
+        return self.resume_data(state.get("data") if isinstance(state, dict) else None, strict)
 
     def _note(self, parts: Parts, step: int) -> None:
         for note in self._notes.look(parts.ledger.reports(), step, time.time()):
@@ -195,7 +232,10 @@ class Run:
         if parts is None:
             return
         try:
-            parts.ledger.give_up(parts.meter.steps)
+            if parts.ledger.give_up(parts.ledger.steps):
+                self._owed = parts
+            else:
+                parts.agreement.stop()
             self._note(parts, parts.meter.steps)
             self._measuring.close()
             if parts.tuner is not None:
@@ -205,6 +245,18 @@ class Run:
             self._trackers.finish()
         except Exception:  # noqa: BLE001  as in step
             parts.meter.errors += 1
+
+    def _pay(self) -> None:
+        """After the end: the ranks may have agreed on a step that is still to come, and this one keeps its word."""
+        owed = self._owed
+        if owed is None:
+            return
+        owed.ledger.steps += 1
+        if owed.ledger.steps >= owed.ledger.boundary:
+            owed.ledger.at_boundary(owed.ledger.steps)
+            if owed.ledger.boundary == NEVER:
+                self._owed = None
+                owed.agreement.stop()
 
     def _failed(self, error: Exception) -> None:
         parts = self._parts
@@ -225,6 +277,7 @@ class Run:
             if self._measuring.search is not None:
                 self._measuring.search.abandon()
             parts.agent.forked()
+            parts.agreement.forked()
             with contextlib.suppress(OSError, BufferError):
                 parts.ring.close()
 
@@ -256,6 +309,7 @@ def _say_goodbye(reference: weakref.ref[Run]) -> None:
     run = reference()
     if run is not None and run._parts is not None:
         run._parts.agent.stop()
+        run._parts.agreement.stop()
 
 
 def _disable_in_forks(run: Run) -> None:

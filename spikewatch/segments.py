@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from spikewatch import randomness
 from spikewatch.batching_stream import Cutter
 
-NEEDED = ("_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter", "DataLoader")
+_COUNTED = ("_send_idx", "_rcvd_idx", "_shutdown", "_workers", "_workers_done_event", "_mark_worker_as_unavailable")
 _GOLDEN = 0x9E37_79B9_7F4A_7C15  # spreads consecutive numbers over 64 bits
 
 
@@ -120,7 +120,7 @@ class Handover:
 class Part:
     """One iterator of a pass. `private`: the random state its samples are loaded with, None for the process's own."""
 
-    __slots__ = ("failed", "iterator", "ours", "pin", "prefetch", "private", "workers")
+    __slots__ = ("failed", "iterator", "known", "ours", "pin", "prefetch", "private", "workers")
 
     def __init__(
         self,
@@ -134,6 +134,7 @@ class Part:
         self.ours = ours  # opened here on a stream, not by the loader itself
         self.private = private
         self.failed = 0  # requests that raised
+        self.known = not self.workers or all(hasattr(iterator, name) for name in _COUNTED)  # by this torch's names
 
     def settings(self) -> Settings:
         return Settings(self.workers, self.prefetch, self.pin)
@@ -153,7 +154,7 @@ class Part:
         source = self.iterator._sampler_iter
         if isinstance(source, Stream):
             source = source.source
-        return source if isinstance(source, Cutter) else None
+        return source if isinstance(source, Cutter) and self.known else None
 
     def unread(self) -> int:
         """Index batches it has drawn that were not handed over as batches."""
@@ -163,7 +164,9 @@ class Part:
         return drawn + iterator._send_idx - iterator._rcvd_idx if self.workers else drawn
 
     def taken(self) -> int:
-        """Batches handed over, or lost to an error of the dataset's, since it was opened or reset."""
+        """Batches handed over, or lost to an error of the dataset's, since it was opened or reset; if `known`."""
+        if not self.known:
+            return 0
         return int(self.iterator._rcvd_idx) if self.workers else int(self.iterator._num_yielded) + self.failed
 
     def dismiss(self) -> None:

@@ -44,6 +44,7 @@ class Tuner:
         self._uncut = why_not_recut(loader)
         self._passes: tuple[weakref.ref[LivePass], ...] = ()  # replaced whole: other threads read it without a lock
         self._unsafe_at_open = ""
+        self._left_at: int | None = None  # where the newest pass was left before its end
         known = draws_at_once(loader) or bool(self._fixed)
         self.probe = DrawProbe(needed=not self.settings.workers or not known)
         self._order_known = draws_at_once(loader)
@@ -79,7 +80,7 @@ class Tuner:
     def open_pass(self, loader: Any) -> LivePass:
         """`iter(loader)`."""
         began = self.wait_begins()
-        self._unsafe_at_open = self._unsafe()
+        self._unsafe_at_open, self._left_at = self._unsafe(), None
         try:
             part = self.openings.open_pass(loader)
         finally:
@@ -97,6 +98,11 @@ class Tuner:
         self._passes = (*(known for known in self._passes if known() is not None), weakref.ref(live))
         self.meter.pass_begins()
         return live
+
+    def left(self, live: LivePass) -> None:
+        """The loop over this pass was left, and the pass is about to be gone."""
+        if not live.over and self._passes and self._passes[-1]() in (None, live):
+            self._left_at = live.position()
 
     def passes(self) -> list[LivePass]:
         """Those under way, oldest first: not at their end, and their loop not left."""
@@ -118,18 +124,20 @@ class Tuner:
 
     def unavailable(self) -> dict[str, str]:
         """Of `values`, what cannot be changed (now), each with the reason."""
-        draws = self.probe.draws
-        if draws is not False:
-            reason = (
-                "it is not known yet whether asking for a batch draws from the run's random state"
-                if draws is None
-                else "asking for a batch draws from the run's random state, a change would shift it"
-            )
-            return dict.fromkeys(self.values(), reason)
-        reasons = {"num_workers": self._fixed, "pin_memory": why_not_pinned() or self._fixed}
-        if self._fixed and not self.settings.workers:
-            reasons["prefetch_factor"] = "there are no workers, and no more can be added: " + self._fixed
-        return {name: reason for name, reason in reasons.items() if reason}
+        if self._fixed:
+            reasons = dict.fromkeys(("num_workers", "pin_memory"), self._fixed)
+            if not self.settings.workers:
+                reasons["prefetch_factor"] = "there are no workers, and none can be added: " + self._fixed
+            return reasons
+        if self.probe.draws is not False:
+            return dict.fromkeys(self.values(), self._drawing())
+        unpinned = why_not_pinned()
+        return {"pin_memory": unpinned} if unpinned else {}
+
+    def _drawing(self) -> str:
+        if self.probe.draws is None:
+            return "it is not known yet whether asking for a batch draws from the run's random state"
+        return "asking for a batch draws from the run's random state, a change would shift it"
 
     def change(self, values: Mapping[str, Any]) -> None:
         """Sets some of `values` at once, at a step boundary. Raises Refused; then nothing has changed."""
@@ -169,7 +177,7 @@ class Tuner:
         if self._uncut:
             return self._uncut
         if not self._order_known and self.probe.draws is not False:
-            return self.unavailable()["num_workers"]
+            return self._drawing()
         running = self.passes()
         if len(running) > 1:
             return "two passes over the loader are under way"
@@ -186,7 +194,7 @@ class Tuner:
         self.openings.recut(cut)
         for live in self.passes():
             live.recut(cut)
-            self.counts(live.position())
+            self.counts(live.position() or 0)
         self._show()
 
     def no_workers(self, error: Exception) -> None:
@@ -228,14 +236,17 @@ class Tuner:
         if self._fixed:
             raise Refused("unsupported", self._fixed)
         if not self._order_known and self.probe.draws is not False:
-            raise Refused("unsupported", self.unavailable()["num_workers"])
+            raise Refused("unsupported", self._drawing())
         if not loader.in_order:
             raise Refused("unsupported", "with in_order=False nobody knows which samples were handed over")
         running, beginning = self.passes(), self.openings.beginning
-        if not running or beginning is None:
+        if beginning is None or (not running and self._left_at is None):
             return to_state(loader, None)
+        position = running[-1].position() if running else self._left_at
+        if position is None:
+            raise Refused("unsupported", "this torch names the insides of its loader otherwise")
         unfinished = self.batching.unfinished if self.batching is not None else 0
-        return to_state(loader, Position(max(0, running[-1].position() - unfinished), beginning))
+        return to_state(loader, Position(max(0, position - unfinished), beginning))
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `position` says. Raises ValueError for one that does not fit, Refused."""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import spikewatch
-from spikewatch import attaching
+from spikewatch import attaching, randomness
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +34,14 @@ def _no_thread_left(monkeypatch):
     yield
     for agent in agents:
         agent.stop()
+
+
+@pytest.fixture(autouse=True)
+def _random_states_put_back():
+    """A loader draws from the process's random state when it is gone through; other tests are not to notice."""
+    before = randomness.capture()
+    yield
+    randomness.restore(before)
 
 
 @pytest.fixture

@@ -73,13 +73,62 @@ def changed_by(order, changes, runs):
     return around
 
 
-def watched(loader):
-    run = spikewatch.attach(loader=loader)
+def watched(loader, **more):
+    run = spikewatch.attach(loader=loader, **more)
     return run.loader, run.step
 
 
-def test_a_watched_run_ends_bit_identical(train, make_loader, no_children_left):
-    assert train(make_loader, watched) == train(make_loader)
+def counted(loader):
+    """Of a loop that accumulates: there, passes are opened on an index stream that is kept track of."""
+    return watched(loader, accumulation_steps=1)
+
+
+@pytest.mark.parametrize("around", [watched, counted])
+def test_a_watched_run_ends_bit_identical(around, train, make_loader, no_children_left):
+    assert train(make_loader, around) == train(make_loader)
+
+
+@pytest.mark.parametrize("around", [watched, counted])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_workers_draw_is_bit_identical_under_watch(around, persistent, train, no_children_left):
+    from torch.utils.data import DataLoader
+
+    def make():
+        return DataLoader(Noisy(), batch_size=4, num_workers=2, persistent_workers=persistent)
+
+    assert train(make, around) == train(make)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_dataset_ends_bit_identical_with_what_it_draws(workers, train, order, no_children_left):
+    from torch.utils.data import DataLoader
+
+    def make():
+        return DataLoader(streaming(), batch_size=4, num_workers=workers, prefetch_factor=2 if workers else None)
+
+    plain = train(make, epochs=3)
+    assert train(make, watched, epochs=3) == plain
+    assert train(make, counted, epochs=3) == plain
+    runs = []
+    changes = {2: {"prefetch_factor": 6}, 5: {"prefetch_factor": 1}, 14: {"prefetch_factor": 3}} if workers else {}
+    assert train(make, changed_by(order, changes, runs), epochs=3) == plain
+    assert [report["state"] for report in runs[0]._parts.ledger.reports()] == ["kept"] * len(changes)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_ranks_share_of_the_data_ends_bit_identical(workers, train, indices, order, no_children_left):
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+    def make():
+        sampler = DistributedSampler(indices(120), num_replicas=2, rank=1, shuffle=True)
+        return DataLoader(indices(120), batch_size=4, sampler=sampler, num_workers=workers)
+
+    plain = train(make, epochs=3)
+    assert train(make, counted, epochs=3) == plain
+    runs = []
+    assert train(make, changed_by(order, CHANGES if workers else LATE, runs), epochs=3) == plain
+    assert [report["state"] for report in runs[0]._parts.ledger.reports()] == ["kept"] * 10
 
 
 def test_a_run_with_ten_changes_ends_bit_identical(train, make_loader, order, no_children_left):
@@ -130,6 +179,22 @@ def test_samples_loaded_here_instead_of_in_workers_do_not_draw_from_the_runs_ran
     plain = train(make)
     assert changed.random == plain.random
     assert [r["state"] for r in runs[0]._parts.ledger.reports()] == ["kept"] * 2
+
+
+def streaming():
+    """An iterable-style dataset that shuffles and augments as it goes, sharded by worker."""
+    from torch.utils.data import IterableDataset, get_worker_info
+
+    class Streaming(IterableDataset):
+        def __iter__(self):
+            import torch
+
+            worker = get_worker_info()
+            mine = range(40) if worker is None else range(worker.id, 40, worker.num_workers)
+            for i in mine:
+                yield i * 1000 + int(torch.randint(100, ()).item()) + random.randrange(100)
+
+    return Streaming()
 
 
 class Noisy:

@@ -83,6 +83,49 @@ def test_a_batch_comes_once_even_where_order_is_not_kept(indices, attached):
 
 
 @pytest.mark.parametrize("before", [0, 2])
+def test_a_dataset_that_makes_whole_batches_hands_its_index_batches_on(before, indices, attached):
+    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+    sampler = BatchSampler(SequentialSampler(range(40)), 4, drop_last=False)
+    run = attached(DataLoader(Batches(), batch_size=None, sampler=sampler, num_workers=before))
+    for _ in range(2):
+        seen = []
+        for number, batch in enumerate(run.loader):
+            seen += batch
+            run.step()
+            if number in (5, 7):
+                change(run, num_workers=number - 4)
+        assert seen == [i * 10 for i in range(40)]
+
+
+class Batches:
+    def __getitem__(self, indices):
+        return [i * 10 for i in indices]
+
+
+def test_a_multiprocessing_context_that_was_given_starts_the_new_workers_too(indices, attached):
+    import multiprocessing
+
+    from torch.utils.data import DataLoader
+
+    started = []
+
+    class Context(type(multiprocessing.get_context("fork"))):
+        def Process(self, *args, **more):
+            started.append(more)
+            return super().Process(*args, **more)
+
+    run = attached(DataLoader(indices(40), 4, num_workers=1, multiprocessing_context=Context()))
+    seen = []
+    for number, batch in enumerate(run.loader):
+        seen += batch.tolist()
+        if number == 2:
+            change(run, num_workers=2)
+    assert seen == list(range(40))
+    assert len(started) == 3
+
+
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_broken_item_raises_where_it_would_have_and_the_rest_still_comes(before, after, indices, attached):
     from torch.utils.data import DataLoader

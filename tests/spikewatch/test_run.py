@@ -1,5 +1,6 @@
 """The handle in the training script: measures when it can, and is never in the way."""
 
+import functools
 import logging
 import math
 import os
@@ -259,30 +260,20 @@ def test_batches_that_lie_ready_are_hits_and_batches_waited_for_are_not(attach, 
 
 @pytest.mark.torch
 def test_a_loader_that_cannot_be_changed_is_only_watched_and_says_why(attach, indices):
-    import torch
-    from torch.utils.data import DataLoader, IterableDataset
-
-    class Endless(IterableDataset):
-        def __iter__(self):
-            return iter(range(6))
+    from torch.utils.data import DataLoader
 
     class Own(DataLoader):
         def __iter__(self):
             return super().__iter__()
 
-    loaders = {
-        "iterable-style": DataLoader(Endless(), batch_size=2),
-        "without a batch sampler": DataLoader(indices(6), batch_size=None),
-        "multiprocessing context": DataLoader(
-            indices(6), num_workers=1, multiprocessing_context=torch.multiprocessing.get_context("fork")
-        ),
-        "opens its iterators itself": Own(indices(6)),
-    }
+    replaced = DataLoader(indices(6))
+    replaced._get_iterator = functools.partial(DataLoader._get_iterator, replaced)
+    loaders = {"opens its iterators itself": Own(indices(6)), "another tool has replaced": replaced}
     for why, loader in loaders.items():
         untouched = dict(vars(loader))
         run = attach(loader=loader)
         unavailable = run._parts.agent._knobs.unavailable()
-        assert set(unavailable) == {"num_workers", "prefetch_factor"}
+        assert {"num_workers", "prefetch_factor"} <= set(unavailable)
         assert why in unavailable["num_workers"]
         assert vars(loader) == untouched
         assert len(list(run.loader)) == len(list(loader))
