@@ -49,6 +49,9 @@ def main(arguments: list[str]) -> int:
         if refused:
             say(result=refused[0], reason=refused[1], device=_shown(known))
             return UNUSABLE
+        if not names:
+            say(device=_shown(known))  # what it is, without a context on it
+            return 0
         with gpu.Device(driver, index) as device:
             _sweep(device, most_bytes, chosen(names))
     except CudaError as e:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from probes import baseline, budget
+from probes import baseline, budget, watch
 from probes.catalogue import catalogue, chosen
 from probes.explain import Seen, explain
+from probes.nvml import look
 from probes.runner import DEADLINE_S, Sweep, sweep
 
 
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str], out: TextIO | None = None) -> int:
     """Exit codes: 0 done, 1 nothing could be measured, 2 wrong usage."""
     given = _parser().parse_args(arguments)
     shown = out if out is not None else sys.stdout
-    command = {"list": _list, "run": _run, "baseline": _baseline}[given.command]
+    command = {"list": _list, "run": _run, "baseline": _baseline, "turn": _turn}[given.command]
     return command(given, shown)
 
 
@@ -41,6 +42,11 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--explain", action="store_true", help="say what the numbers mean")
     known = commands.add_parser("baseline", help="what was learned about this machine's GPUs")
     known.add_argument("--state", type=Path, required=True, metavar="DIR")
+    turn = commands.add_parser("turn", help="one turn of continuous probing, as the sidecar runs it; JSON lines")
+    turn.add_argument("--state", type=Path, required=True, metavar="DIR")
+    turn.add_argument("--device", type=int, default=0)
+    turn.add_argument("--deadline", type=float, default=DEADLINE_S, metavar="SECONDS")
+    turn.add_argument("--situation", default="{}", metavar="JSON", help="what the sidecar knows and what is allowed")
     for each in (listing, running, known):
         each.add_argument("--json", action="store_true", help="JSON lines")
     return parser
@@ -155,6 +161,27 @@ def key_of(found: Sweep, mig_profile: str = "", power_limit_w: int = 0) -> basel
         power_limit_w,
         int(device.get("memory_clock_khz", 0)),
     )
+
+
+def _turn(given: argparse.Namespace, out: TextIO) -> int:
+    try:
+        situation = json.loads(given.situation)
+        asked = watch.settings(situation, given.state)
+    except (ValueError, TypeError, AttributeError) as e:
+        sys.stderr.write(f"probes: --situation: {e}\n")
+        return 2
+    library = os.environ.get("SPIKEWATCH_NVML_LIBRARY", "libnvidia-ml.so.1")
+    known = sweep([], index=given.device, deadline_s=given.deadline)
+    if known.refused or not known.device:
+        out.write(json.dumps({"gate": "", "result": known.refused or "died", "reason": known.reason}) + "\n")
+        return 1
+
+    def sweeper(names: list[str]) -> Sweep:
+        return sweep(names, index=given.device, deadline_s=given.deadline)
+
+    for line in watch.run(asked, str(known.device["uuid"]), sweeper, lambda uuid: look(uuid, library)):
+        out.write(json.dumps(line) + "\n")
+    return 0
 
 
 def _baseline(given: argparse.Namespace, out: TextIO) -> int:

@@ -24,6 +24,7 @@ _COMMANDS = {
     "drill": "sidecar.cli.drill:drill",
     "doctor": "sidecar.cli.doctor:doctor",
     "parse": "sidecar.cli.parse:parse",
+    "probe": "sidecar.cli.probe:probe",
     "version": "sidecar.cli.version:version",
 }
 
