@@ -208,6 +208,7 @@ class Settings(_Closed):
     silence_interval: Duration = Field(15_000, ge=1_000)
     external_url: str = ""
     collectors: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    dcgm_names: bool = False
     collector_cpu_budget: float | None = Field(0.01, gt=0, le=64, allow_inf_nan=False)
     store: StoreSettings = Field(default_factory=StoreSettings)
     plugins: PluginSettings = Field(default_factory=PluginSettings)

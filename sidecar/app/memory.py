@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sidecar import promql
 from sidecar.clock import Clock
@@ -19,8 +19,12 @@ class NewestValues:
 
     def __call__(self) -> Iterable[tuple[str, Labels, float]]:
         """(metric, labels, value)."""
+        return self.of(self._store.metrics())
+
+    def of(self, metrics: Collection[str]) -> Iterable[tuple[str, Labels, float]]:
+        """The same of some metrics only."""
         now = self._clock.now_ms()
-        for metric in self._store.metrics():
+        for metric in metrics:
             found = self._evaluator(metric).at(metric, now)
             if isinstance(found, promql.Vector):
                 for labels, value in found:

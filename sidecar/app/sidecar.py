@@ -28,6 +28,7 @@ from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals
 from sidecar.clock import Clock
+from sidecar.collectors.gpu import dcgm
 from sidecar.collectors.runner import Runner, status_samples
 from sidecar.errors import Problem, StateError
 from sidecar.model import AlertState, Labels, MetricInfo, Sample, labels_of
@@ -129,10 +130,12 @@ class Sidecar:
             external=self._external,
             firing=lambda: [a.labels for a in self.manager.alerts() if a.state is AlertState.FIRING],
         )
+        newest = NewestValues(self.store, clock)
         self.exposition = Exposition(
-            NewestValues(self.store, clock),
-            self.catalogue(),
+            newest,
+            (*self.catalogue(), *dcgm.METRICS),
             {
+                "dcgm": lambda: dcgm.renamed(newest.of(dcgm.READS)) if self._settings.dcgm_names else (),
                 "sidecar": self.samples,
                 "notifier": lambda: self.notifier.samples(),
                 "silences": lambda: self.silences.samples(),
@@ -141,6 +144,10 @@ class Sidecar:
             },
         )
         self._adopted(rulebook)
+
+    @property
+    def _settings(self) -> Settings:
+        return self.rulebook.loaded.settings
 
     def catalogue(self) -> tuple[MetricInfo, ...]:
         """Every metric this sidecar can export."""

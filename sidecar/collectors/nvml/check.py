@@ -24,7 +24,7 @@ from sidecar.model import JSON, Availability, Evidence
 HERE = Path(__file__).with_name("evidence.py")
 NEEDS_AN_EVENT = "xid"  # cannot be provoked safely: that listening is allowed proves no event
 
-_HEADER = '''"""What each group of NVML calls was checked against. `make device-check` writes this file where there is a GPU."""
+_HEADER = '''"""What each group of NVML calls was checked against. Written by `make device-check`."""
 
 from __future__ import annotations
 

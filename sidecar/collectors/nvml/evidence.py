@@ -1,4 +1,4 @@
-"""What each group of NVML calls was checked against. `make device-check` writes this file where there is a GPU."""
+"""What each group of NVML calls was checked against. Written by `make device-check`."""
 
 from __future__ import annotations
 
