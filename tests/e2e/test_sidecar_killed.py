@@ -24,11 +24,12 @@ class Case:
     found: int = 1  # loader workers before
     mode: str = "act"
     policy: dict[str, int] | None = None
+    again: bool = False  # the next sidecar sees the alert begin to fire once more, and answers it to the end
 
 
 HELPED, USELESS = ("helped", "gain_is_real"), ("did_not_help", "no_gain")
 PHASES = [
-    Case("the alert fires", death("edge", edge="firing"), 1, "interrupted", None, None),
+    Case("the alert fires", death("edge", edge="firing"), 4, "interrupted", HELPED, "kept", again=True),
     Case(
         "planned, waiting for its baseline",
         death("waiting", reason="thin_baseline"),
@@ -89,6 +90,7 @@ def killed_and_restarted(world, case):
     world.until_ready()
     world.until(lambda: not world.open_experiments(), "the experiment is closed")
     world.until_knobs(case.workers)
+    world.until(lambda: not world.open_experiments(), "the experiment of a second episode is closed")
     world.until_trains()
     firing = [bool(e["data"].get("restored")) for e in world.entries("edge") if e["data"]["edge"] == "firing"]
     account = world.accounting()
@@ -114,14 +116,15 @@ def killed_and_restarted(world, case):
 )
 def test_a_sidecar_killed_at_any_moment_leaves_nothing_undecided_and_loses_no_sample(case, told):
     assert told.killed_by == -9
-    assert told.decisions == [case.decision]
+    assert told.decisions == [case.decision, *(["acted"] if case.again else [])]
     assert told.decided_twice == []
     assert told.verdicts == ([case.verdict] if case.verdict else [])
     assert told.results == ([case.result] if case.result else [])
     assert told.open == []
     assert told.workers == case.workers
     assert told.samples == (0, 0, 0)
-    assert told.restored == [False, True]
+    # Where the edge was on disk and the alert's state not yet, it is told again, and opens another episode.
+    assert told.restored == [False, not case.again]
 
 
 def database_lost(world):
