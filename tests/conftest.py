@@ -34,7 +34,7 @@ def peer():
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def record_proof():
     """Writes what a long proof found to docs/proof/NAME.json, with the commit it ran on and the date."""
     root = Path(__file__).parent.parent

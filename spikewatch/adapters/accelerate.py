@@ -26,17 +26,23 @@ DISPATCHED = {
 }
 
 
-def attach(accelerator: Any, *, job: str | None = None, socket: str | None = None, **options: Any) -> AcceleratedRun:
+def attach(
+    accelerator: Any, model: Any = None, *, job: str | None = None, socket: str | None = None, **options: Any
+) -> AcceleratedRun:
     """Attaches what `accelerator.prepare` was given: first model, first optimizer, first loader, the scaler.
 
-    Arguments as of `spikewatch.attach`, which does the rest. Never raises; what was not prepared is not measured.
+    `model`: the one that `prepare` returned, for DDP's own times; else the module that went in. Other arguments as of
+    `spikewatch.attach`, which does the rest. Never raises; what was not prepared is not measured.
     """
-    model = next(iter(getattr(accelerator, "_models", ())), None)
+    if model is None:
+        model = next(iter(getattr(accelerator, "_models", ())), None)
     optimizer = inner(next(iter(getattr(accelerator, "_optimizers", ())), None))
     shard = next(iter(getattr(accelerator, "_dataloaders", ())), None)
     scaler = getattr(accelerator, "scaler", None)
     run = attach_plain(model, optimizer, base(shard), scaler, job=job, socket=socket, **options)
     about = describe(model, optimizer, scaler, str(getattr(accelerator, "mixed_precision", "")))
+    if about["parallelism"] == "none" and str(getattr(accelerator, "distributed_type", "")).find("MULTI_") >= 0:
+        about["parallelism"] = "ddp"  # Accelerate keeps the module without what it wrapped around it
     run.describe(framework=version("accelerate"), **about)
     offer(run, model)
     run.offer(Absent(PLANNED))

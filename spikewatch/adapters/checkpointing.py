@@ -8,7 +8,7 @@ from typing import Any
 from spikewatch.knob import Knob
 
 NAME = "gradient_checkpointing"
-_NEEDED = ("gradient_checkpointing_enable", "gradient_checkpointing_disable", "is_gradient_checkpointing")
+_WORDS = ("activation", "gradient")  # how transformers calls it, newest first
 
 
 class Checkpointing:
@@ -17,8 +17,9 @@ class Checkpointing:
     def __init__(self, model: Any) -> None:
         """`model`: the module itself, not a wrapper around it."""
         self._model = model
-        self._why = _why_not(model)
-        self._on = bool(not self._why and model.is_gradient_checkpointing)
+        self._word = next((word for word in _WORDS if hasattr(type(model), f"{word}_checkpointing_enable")), "")
+        self._why = _why_not(model, self._word)
+        self._on = False
 
     def knobs(self) -> Sequence[Knob]:
         return (Knob(NAME, "bool"),)
@@ -39,17 +40,18 @@ class Checkpointing:
         wanted = bool(values[NAME])
         if wanted and not self._on:
             # the variant torch recommends; it also works where some inputs need no gradient
-            self._model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            how = {f"{self._word}_checkpointing_kwargs": {"use_reentrant": False}}
+            getattr(self._model, f"{self._word}_checkpointing_enable")(**how)
         elif not wanted and self._on:
-            self._model.gradient_checkpointing_disable()
+            getattr(self._model, f"{self._word}_checkpointing_disable")()
         self._on = wanted
 
 
-def _why_not(model: Any) -> str:
-    if not all(hasattr(model, name) for name in _NEEDED):
-        return f"{type(model).__name__} has no {_NEEDED[0]}()"
+def _why_not(model: Any, word: str) -> str:
+    if not word:
+        return f"{type(model).__name__} has no gradient_checkpointing_enable()"
     if not getattr(model, "supports_gradient_checkpointing", True):
         return f"{type(model).__name__} does not support it"
-    if model.is_gradient_checkpointing:
+    if getattr(model, f"is_{word}_checkpointing", False):
         return "it is on from the start, with settings of the script's own"
     return ""

@@ -38,7 +38,7 @@ def _as_it_was():
     numpy.random.set_state(states[2])
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        left = [t for t in threading.enumerate() if t.name == THREAD_NAME and t not in before]
+        left = [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME) and t not in before]
         if not left and not multiprocessing.active_children():
             return
         time.sleep(0.01)

@@ -3,16 +3,13 @@
 import importlib
 import json
 import subprocess
+import sys
 import time
 import warnings
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "docs" / "proof" / "frameworks.json"
 
 LOADER = ("num_workers", "prefetch_factor")
 PIECES = ("micro_batch_size", "accumulation_steps")
@@ -23,7 +20,9 @@ CELLS = {
     "lightning": (*LOADER, *PIECES, *NUMERICS, *STORMS),
     "accelerate": (*LOADER, *NUMERICS, *STORMS),
 }
-PACKAGES = {"huggingface": "transformers", "lightning": "lightning", "accelerate": "accelerate"}
+RANKS = ("huggingface", "lightning", "accelerate", "fsdp2")
+ALL = {name: (*CELLS.get(name, ()), "two ranks") for name in RANKS}
+ALL["huggingface"] += ("gradient_checkpointing", "labels of unequal length")
 
 pytestmark = [
     pytest.mark.proof,
@@ -35,25 +34,15 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def results():
+def results(record_proof):
     """Collects what was found; written down once all of it is there."""
     found = {}
     yield found
-    if all(knob in found.get(name, {}) for name, knobs in CELLS.items() for knob in knobs):
-        report = {
-            "what": "A tiny training under each framework: the knob changes the run, and with the change taken out the "
-            "same check fails",
-            "commit": said("git", "rev-parse", "HEAD"),
-            "changes_on_top": bool(said("git", "status", "--porcelain", "--", "spikewatch")),
-            "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "versions": {name: version(name) for name in ("torch", *PACKAGES.values())},
-            "frameworks": found,
-        }
-        RESULT.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def said(*command):
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    cells = [found.get(name, {}).get(cell) for name, cells in ALL.items() for cell in cells]
+    if all(cells):
+        what = "A tiny training under each framework: each knob changes the run, and the check fails without its effect"
+        versions = {name: version(name) for name in ("torch", "transformers", "accelerate", "lightning")}
+        record_proof("frameworks", {"what": what, "versions": versions, "frameworks": found})
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +76,66 @@ def test_observing_changes_nothing(name, training, results):
 
     watched, plain = observed(training(name), workers=1)
     results.setdefault(name, {})["observed"] = {"bit_identical": True, "steps": len(plain.per_step), **watched.about}
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    """Gives the training of a real, tiny language model of transformers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tiny_language_model import train
+
+    return lambda *orders, **more: train(tmp_path_factory.mktemp("lm"), *orders, **more)
+
+
+def weights_apart(one, other):
+    return max(float((a - b).abs().max()) for a, b in zip(one.weights, other.weights, strict=True))
+
+
+def test_gradient_checkpointing_computes_the_layers_twice_and_the_same(language_model, results):
+    orders = {2: {"gradient_checkpointing": True}, 4: {"gradient_checkpointing": False}}
+    plain, changed = language_model(attached=False), language_model(orders)
+    assert plain.ran == [2] * 6
+    assert changed.ran == [2, 2, 4, 4, 2, 2]
+    assert weights_apart(plain, changed) == 0.0
+    assert language_model(orders, neutral=True).ran == plain.ran
+    results.setdefault("huggingface", {})["gradient_checkpointing"] = {
+        "changes_the_run": True,
+        "noticed_when_taken_out": True,
+        "weights_bit_identical": True,
+    }
+
+
+def test_smaller_batches_weigh_labels_of_unequal_length_as_the_trainer_does(language_model, results):
+    plain, changed = language_model(attached=False), language_model({2: {"micro_batch_size": 1}})
+    assert changed.sizes == [4] * 4 + [1] * 32
+    apart = weights_apart(plain, changed)
+    assert apart < 1e-7
+    assert set(language_model({2: {"micro_batch_size": 1}}, neutral=True).sizes) == {4}
+    results.setdefault("huggingface", {})["labels of unequal length"] = {"largest_difference_of_a_weight": apart}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_two_ranks_change_at_the_same_step_and_stay_equal(name, clean_environment, tmp_path, results):
+    script = Path(__file__).parent / "rank_under_a_framework.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, str(script), name],
+        env={**clean_environment, "SPIKEWATCH_SOCKET": str(tmp_path / "nobody.sock")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert sorted(rank.pop("rank") for rank in ranks) == [0, 1], done.stderr[-3000:]
+    assert ranks[0] == ranks[1]
+    found = ranks[0]
+    assert found["state"] == "applied"
+    assert found["weights_equal_on_all_ranks"]
+    assert found["samples_as_without_us"]
+    assert found["parallelism"] == ("fsdp2" if name == "fsdp2" else "ddp")
+    splits = name in ("huggingface", "lightning")
+    assert found["weights_close_to_without_us"] == splits
+    assert found["forward_sizes"] == ([2, 4] if splits else [4])
+    results.setdefault(name, {})["two ranks"] = found

@@ -2,6 +2,7 @@
 
 import ctypes
 import multiprocessing
+import os
 import time
 import types
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class Plan:
     lr_from: tuple = ()  # (step, factor): the script itself multiplies the rate, in its own way
     ahead: tuple = ()  # (step, batches): waits there until as many batches were loaded ahead
     patience: float = 20.0  # seconds for that
+    ranks: int = 1  # of the launcher's
+    pause: float = 0.0  # seconds a step, so that ranks have the time to agree
     neutral: bool = False  # changes are reported as made, and not made
 
 
@@ -114,8 +117,9 @@ class Script:
             trace.run = run
             if self.step == 1 and plan.neutral:
                 neutralise(run)
-            if self.step in plan.orders:
+            if self.step in plan.orders and not int(os.environ.get("RANK", "0")):
                 run._parts.ledger.set(f"order-{self.step}", plan.orders[self.step], {}, 600_000)
+        time.sleep(plan.pause)
         if plan.ahead and self.step == plan.ahead[0]:
             self._wait(plan.ahead[1])
 
@@ -164,9 +168,14 @@ class Script:
         optimizer.step = types.MethodType(step, optimizer)  # schedulers want a method
 
     def finish(self):
-        self.trace.weights = [p.detach().clone() for p in self.model.parameters()]
+        self.trace.weights = [whole(p.detach()).clone() for p in self.model.parameters()]
         self.trace.workers = list(self.dataset.workers)
         return self.trace
+
+
+def whole(weight):
+    """Of a sharded weight all of it."""
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
 def neutralise(run):

@@ -24,7 +24,7 @@ def train(plan, folder=None):
         loader = DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=plan.workers)
         prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         script.own_rate(optimizer.optimizer)
-        run = attach(accelerator) if plan.attached else None
+        run = attach(accelerator, prepared if plan.ranks > 1 else None) if plan.attached else None
         for _ in range(plan.epochs):
             for batch in loader:
                 with accelerator.accumulate(prepared):

@@ -61,6 +61,7 @@ def train(plan, folder, **arguments):
                 disable_tqdm=True,
                 remove_unused_columns=False,
                 dataloader_pin_memory=False,
+                ddp_backend="gloo" if plan.ranks > 1 else None,
                 **arguments,
             ),
             train_dataset=data,
