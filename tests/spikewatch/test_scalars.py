@@ -61,10 +61,11 @@ class Device:
 
 
 @pytest.fixture
-def device(monkeypatch):
+def device():
     fake = Device()
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
+    with pytest.MonkeyPatch.context() as patch:  # of its own: put back before anything else looks for torch
+        patch.setitem(sys.modules, "torch", fake)
+        yield fake
 
 
 def test_a_number_on_the_device_arrives_when_its_copy_has_and_nobody_waits(device):
