@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from probes import baseline, budget, watch
+from probes import allreduce, baseline, budget, watch
 from probes.catalogue import catalogue, chosen
 from probes.explain import Seen, explain
 from probes.nvml import look
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str], out: TextIO | None = None) -> int:
     """Exit codes: 0 done, 1 nothing could be measured, 2 wrong usage."""
     given = _parser().parse_args(arguments)
     shown = out if out is not None else sys.stdout
-    command = {"list": _list, "run": _run, "baseline": _baseline, "turn": _turn}[given.command]
+    command = {"list": _list, "run": _run, "baseline": _baseline, "turn": _turn, "allreduce": _allreduce}[given.command]
     return command(given, shown)
 
 
@@ -47,6 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     turn.add_argument("--device", type=int, default=0)
     turn.add_argument("--deadline", type=float, default=DEADLINE_S, metavar="SECONDS")
     turn.add_argument("--situation", default="{}", metavar="JSON", help="what the sidecar knows and what is allowed")
+    reducing = commands.add_parser("allreduce", help="bus bandwidth by message size; before the trainer, needs torch")
+    reducing.add_argument("--ranks", type=int, default=2, help="processes to start here; under torchrun that job's")
+    reducing.add_argument("--sizes", type=int, nargs="+", default=list(allreduce.SIZES), metavar="BYTES")
+    reducing.add_argument("--algorithm", choices=("ring", "tree"), help="NCCL_ALGO; NCCL's own choice by default")
     for each in (listing, running, known):
         each.add_argument("--json", action="store_true", help="JSON lines")
     return parser
@@ -161,6 +166,13 @@ def key_of(found: Sweep, mig_profile: str = "", power_limit_w: int = 0) -> basel
         power_limit_w,
         int(device.get("memory_clock_khz", 0)),
     )
+
+
+def _allreduce(given: argparse.Namespace, out: TextIO) -> int:
+    if importlib.util.find_spec("torch") is None:
+        sys.stderr.write("probes: allreduce needs torch: pip install torch\n")
+        return 1
+    return allreduce.main(given.ranks, given.sizes, (given.algorithm or "").capitalize())
 
 
 def _turn(given: argparse.Namespace, out: TextIO) -> int:

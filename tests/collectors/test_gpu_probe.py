@@ -26,9 +26,7 @@ def child(tmp_path, monkeypatch):
         (tmp_path / "said").write_text(text + "\n{unfinished")
         program = tmp_path / "python"
         wait = f"exec sleep {sleep}\n" if sleep else ""
-        program.write_text(
-            f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nsleep {sleep}\ncat {tmp_path}/said\nexit {code}\n'
-        )
+        program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n{wait}cat {tmp_path}/said\nexit {code}\n')
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
         return lambda: (tmp_path / "calls").read_text().splitlines() if (tmp_path / "calls").exists() else []
