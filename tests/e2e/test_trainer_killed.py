@@ -55,7 +55,7 @@ class Told:
 def killed(world, states, at_once):
     """One trainer after the other dies; `at_once` says whether the next comes before anybody has noticed."""
     world.rule(keep="400ms")
-    # Where nobody comes, the sidecar gives up soon; where the next trainer comes at once, it may take its time to start.
+    # Where nobody comes, the sidecar gives up soon; where the next trainer comes at once, it may take time to start.
     sidecar = world.sidecar([STATES[state] for state in states], close_timeout_ms=60_000 if at_once else 1500)
     world.until_ready()
     ends, seen = {}, 0
