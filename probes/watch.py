@@ -34,6 +34,7 @@ class Turn:
     recent_xid: bool = False
     sharing: gates.Sharing = gates.Sharing.EXCLUSIVE
     per_minute_s: float = budget.PER_MINUTE_S
+    step_time_ratio: float | None = None  # steps with the newest turn over steps without; None: nothing to say
     full: bool = False  # every probe the gate lets through, not the light ones only
 
 
@@ -46,11 +47,13 @@ def run(
     verdict = gates.decide(_situation(turn, seen), turn.policy)
     if not verdict.open:
         yield {"gate": "", "result": verdict.reason, "reason": verdict.why}
+        if turn.step_time_ratio is not None:
+            _judge(turn)
         return
     chosen = [p for p in catalogue() if (turn.full or p.light) and gates.allowed(verdict.gate, p.light, p.window_only)]
     turn.state.mkdir(parents=True, exist_ok=True)
     file = turn.state / "probe_budget.json"
-    bucket = budget.load(file, turn.per_minute_s).filled(now_s)
+    bucket = budget.load(file, turn.per_minute_s).judged(turn.step_time_ratio).filled(now_s)
     afforded = _afforded(chosen, bucket.tokens_s)
     if not afforded:
         budget.save(file, bucket)
@@ -63,6 +66,13 @@ def run(
     if found.refused:
         yield {"result": found.refused, "reason": found.reason}
     yield from _told(turn, found, seen, verdict.gate)
+
+
+def _judge(turn: Turn) -> None:
+    """The trainer suffered or did not: that is remembered also when nothing runs now."""
+    file = turn.state / "probe_budget.json"
+    turn.state.mkdir(parents=True, exist_ok=True)
+    budget.save(file, budget.load(file, turn.per_minute_s).judged(turn.step_time_ratio))
 
 
 def _afforded(chosen: list[Any], tokens_s: float) -> list[str]:
@@ -145,5 +155,6 @@ def settings(given: Mapping[str, Any], state: Path) -> Turn:
         recent_xid=bool(given.get("recent_xid", False)),
         sharing=gates.Sharing(given.get("sharing", "exclusive")),
         per_minute_s=float(given.get("gpu_seconds_per_minute", budget.PER_MINUTE_S)),
+        step_time_ratio=None if (ratio := given.get("step_time_ratio")) is None else float(ratio),
         full=bool(given.get("full", False)),
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import sys
+import threading
+import urllib.parse
 
 import pytest
 
+from sidecar import promql
 from sidecar.collectors.gpuprobe import collector as module
+from sidecar.collectors.gpuprobe import situation
 from sidecar.collectors.gpuprobe.catalogue import METRICS, PREFIX
 from sidecar.collectors.gpuprobe.collector import GpuProbeCollector, GpuProbeSettings
 from sidecar.errors import CollectError
@@ -39,7 +44,7 @@ def collector(tmp_path):
     made = []
 
     def make(**settings):
-        made.append(GpuProbeCollector(GpuProbeSettings(enabled=True, state=tmp_path, **settings)))
+        made.append(GpuProbeCollector(GpuProbeSettings(**{"enabled": True, "state": tmp_path, "ask": "", **settings})))
         return made[-1]
 
     yield make
@@ -198,3 +203,82 @@ def test_a_python_that_is_not_there_is_an_error(collector, monkeypatch):
     one.sample(START)
     with pytest.raises(CollectError, match="does not start"):
         one.sample(START + 60_000)
+
+
+class Sidecar:
+    """A sidecar's query API that knows what it is told."""
+
+    def __init__(self):
+        self.knows, self.asked = {}, []
+        owner = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                (expr,) = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)["query"]
+                owner.asked.append(expr)
+                found = owner.knows.get(expr)
+                result = [] if found is None else [{"metric": {}, "value": [0, str(found)]}]
+                body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def own_api():
+    api = Sidecar()
+    yield api
+    api.close()
+
+
+def handed(calls):
+    return [json.loads("{" + line.split("{", 1)[1]) for line in calls()]
+
+
+def test_phases_xids_and_step_time_come_from_the_sidecars_own_api(child, collector, own_api):
+    calls = child(*TURN)
+    one = collector(ask=own_api.url)
+    one.sample(START)
+    one.sample(START + 60_000)
+    own_api.knows = {situation.WINDOW: 1, situation.XID: 2, situation.ENOUGH: 9, situation.STEP_RATIO: 1.03}
+    one.sample(START + 69_000)
+    one.sample(START + 70_000)
+    one.sample(START + 71_000)
+    one.sample(START + 120_000)
+    before, after = handed(calls)
+    assert (before["window_open"], before["recent_xid"], before["step_time_ratio"]) == (False, False, None)
+    assert (after["window_open"], after["recent_xid"], after["step_time_ratio"]) == (True, True, 1.03)
+    assert own_api.asked.count(situation.STEP_RATIO) == 1, "once a turn, ten seconds after it"
+
+
+@pytest.mark.parametrize(
+    "known", [{}, {situation.ENOUGH: 9, situation.STEP_RATIO: float("nan")}, {situation.STEP_RATIO: 2}]
+)
+def test_too_few_steps_or_a_ratio_of_nothing_say_nothing(own_api, known):
+    own_api.knows = known
+    asker = situation.Asker(own_api.url)
+    assert asker.step_time_ratio() is None
+    asker.close()
+
+
+def test_an_api_that_is_not_there_knows_nothing():
+    asker = situation.Asker("http://127.0.0.1:9")
+    assert asker.known() == situation.Known()
+    asker.close()
+
+
+def test_its_questions_are_promql():
+    assert len(promql.compile([situation.WINDOW, situation.XID, situation.STEP_RATIO, situation.ENOUGH]).needs()) >= 3

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from probes import baseline, gates, watch
+from probes import baseline, budget, gates, watch
 from probes.commands import main
 from probes.nvml import Look
 from probes.runner import Outcome, Sweep
@@ -120,6 +120,14 @@ def test_what_the_budget_does_not_pay_for_waits(tmp_path, gpu):
     lines = list(watch.run(asked, "GPU-1", gpu, lambda uuid: QUIET, 1120.0))
     assert lines[0]["result"] == "skipped_budget"
     assert len(gpu.asked) == 2
+
+
+def test_steps_that_got_slower_beside_a_turn_slow_probing_down(turn, gpu, tmp_path):
+    turn(step_time_ratio=1.05)
+    turn(Look(busy=0.9), step_time_ratio=1.02)
+    assert budget.load(tmp_path / "probe_budget.json").slower == 4, "also where the second turn found the GPU busy"
+    turn(step_time_ratio=1.0)
+    assert budget.load(tmp_path / "probe_budget.json").slower == 2
 
 
 def test_a_fake_gpu_gives_outcomes_and_no_numbers(turn, gpu, tmp_path):

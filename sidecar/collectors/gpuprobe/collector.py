@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from sidecar.collectors.gpuprobe.catalogue import METRICS, PREFIX, READINGS
+from sidecar.collectors.gpuprobe.situation import BESIDE_S, Asker
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings
 from sidecar.model import Availability, Labels, MetricInfo, Sample, Status, labels_of
@@ -47,6 +48,7 @@ class GpuProbeSettings(CollectorSettings):
     under_mps: bool = False
     window_file: Path | None = None  # while it is there, the trainer is in a pause
     preflight_file: Path | None = None  # until it is there, the trainer has not begun
+    ask: str = "http://127.0.0.1:9478"  # the sidecar's own API: phases, Xids, step time; empty: nothing is asked
 
 
 class GpuProbeCollector:
@@ -66,6 +68,9 @@ class GpuProbeCollector:
         self._uuid = ""
         self._last: tuple[str, str] = ("", "")  # why the newest turn gave nothing
         self._child: subprocess.Popen[str] | None = None
+        self._asker = Asker(settings.ask)
+        self._turned_ms: int | None = None  # a turn whose effect on the trainer is not judged yet
+        self._step_time_ratio: float | None = None
 
     def probe(self) -> Status:
         """What the newest turn came to."""
@@ -82,10 +87,14 @@ class GpuProbeCollector:
             first, self._slot = self._slot < 0, slot
             if not first or self._settings.preflight_file is not None:
                 self._turn(now_ms)
+        elif self._turned_ms is not None and now_ms - self._turned_ms >= BESIDE_S * 1000:
+            self._turned_ms = None
+            self._step_time_ratio = self._asker.step_time_ratio()
         return self._samples()
 
     def close(self) -> None:
         """Ends a child that is still at it."""
+        self._asker.close()
         child, self._child = self._child, None
         if child is not None and child.poll() is None:
             _end(child)
@@ -99,12 +108,15 @@ class GpuProbeCollector:
 
     def _turn(self, now_ms: int) -> None:
         s = self._settings
+        known = self._asker.known()
         situation = {
+            "recent_xid": known.recent_xid,
+            "step_time_ratio": self._step_time_ratio,
             "beside_busy": s.beside_busy,
             "under_mps": s.under_mps,
             "full": s.full,
             "gpu_seconds_per_minute": s.gpu_seconds_per_minute,
-            "window_open": s.window_file is not None and s.window_file.exists(),
+            "window_open": known.window_open or (s.window_file is not None and s.window_file.exists()),
             "trainer_started": s.preflight_file is None or s.preflight_file.exists(),
             "sharing": "mps" if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") else "exclusive",
         }
@@ -127,7 +139,7 @@ class GpuProbeCollector:
             self._child = None
         if child.returncode not in (0, 1):
             raise CollectError(self.name, "child_failed", err.strip()[-300:] or f"exit code {child.returncode}")
-        self._last = ("", "")
+        self._last, self._turned_ms, self._step_time_ratio = ("", ""), now_ms, None
         self._take([line for raw in out.splitlines() if isinstance(line := _json(raw), dict)], now_ms)
 
     def _take(self, lines: list[dict[str, Any]], now_ms: int) -> None:
