@@ -5,5 +5,6 @@
     spikewatch.adapters.accelerate    run = attach(accelerator); run.step(loss)
     spikewatch.adapters.deepspeed     run = attach(engine); run.step(loss)
 
-Plain loops, DDP and `fully_shard` need none of them: `spikewatch.attach` is for those.
+Plain loops, DDP and `fully_shard` need none of them: `spikewatch.attach` is for those. docs/frameworks.md says which
+knobs each offers, and why the others are refused.
 """

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -41,7 +43,8 @@ def results(record_proof):
     cells = [found.get(name, {}).get(cell) for name, cells in ALL.items() for cell in cells]
     if all(cells):
         what = "A tiny training under each framework: each knob changes the run, and the check fails without its effect"
-        versions = {name: version(name) for name in ("torch", "transformers", "accelerate", "lightning")}
+        names = ("torch", "transformers", "accelerate", "lightning", *(("deepspeed",) if "deepspeed" in found else ()))
+        versions = {name: version(name) for name in names}
         record_proof("frameworks", {"what": what, "versions": versions, "frameworks": found})
 
 
@@ -139,3 +142,33 @@ def test_two_ranks_change_at_the_same_step_and_stay_equal(name, clean_environmen
     assert found["weights_close_to_without_us"] == splits
     assert found["forward_sizes"] == ([2, 4] if splits else [4])
     results.setdefault(name, {})["two ranks"] = found
+
+
+def test_every_knob_under_every_stage_of_deepspeed(clean_environment, tmp_path, results):
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed: pip install -e '.[deepspeed]'")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # it compiles with ninja
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "tiny_deepspeed.py")],
+        env={
+            **clean_environment,
+            **alone,
+            **path,
+            "DS_ACCELERATOR": "cpu",
+            "SPIKEWATCH_SOCKET": str(tmp_path / "none"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert said, done.stderr[-3000:]
+    found = json.loads(said[0].removeprefix("FOUND "))
+    assert all(cell.get("noticed_when_taken_out", True) for cell in found.values())
+    assert {found[f"observed, stage {stage}"]["parallelism"] for stage in range(1, 4)} == {"zero1", "zero2", "zero3"}
+    results["deepspeed"] = found

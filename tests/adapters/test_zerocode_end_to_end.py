@@ -141,3 +141,68 @@ def test_a_script_that_knows_nothing_of_us_is_measured_and_changed_and_trains_th
     assert {"num_workers", "prefetch_factor"} <= set(told["knobs"])
     assert watched["workers"] == plain["workers"] + 1
     assert watched["digest"] == plain["digest"]
+
+
+RANKS = """
+import hashlib, json, os, sys, time
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(3)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 8))
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+data = torch.arange(400.0)[:, None] / 400
+loader = DataLoader(data, 4, sampler=DistributedSampler(data, seed=5), num_workers=1)
+for epoch in range(2):
+    loader.sampler.set_epoch(epoch)
+    for number, batch in enumerate(loader):
+        model(batch).pow(2).mean().backward(); optimizer.step(); optimizer.zero_grad()
+        while epoch == 0 and number == 20 and not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+digest = hashlib.sha256(repr([p.tolist() for p in model.parameters()]).encode() + torch.get_rng_state().numpy().tobytes())
+print(json.dumps([dist.get_rank(), digest.hexdigest()]), flush=True)
+dist.destroy_process_group()
+"""
+
+
+async def run_ranks(tmp_path, environ, *, sidecar):
+    script, go = tmp_path / "ranks.py", tmp_path / "go"
+    script.write_text(RANKS)
+    channel = Listening(tmp_path / "run" / "trainer.sock", Newest(), FakeClock(1_000_000))
+    channel.start()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = await asyncio.create_subprocess_exec(
+        *launcher,
+        *(str(script), str(go)),
+        env={**environ, "SPIKEWATCH_SOCKET": str(tmp_path / "run" / "trainer.sock")},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    ranks = ()
+    try:
+        async with asyncio.timeout(600):
+            while sidecar and len(ranks) < 2:
+                assert process.returncode is None
+                ranks = channel.identity().ranks if channel.identity() else ()
+                await asyncio.sleep(0.02)
+            go.touch()
+            out, err = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        channel.close()
+        go.unlink(missing_ok=True)
+    assert process.returncode == 0, err.decode()[-2000:]
+    return sorted(json.loads(line) for line in out.decode().splitlines()), ranks
+
+
+@pytest.mark.proof
+def test_every_rank_of_a_launcher_is_attached_and_trains_the_same(tmp_path, clean_environment, record_proof):
+    plain, _ = asyncio.run(run_ranks(tmp_path, clean_environment, sidecar=False))
+    watched, ranks = asyncio.run(run_ranks(tmp_path, environment(clean_environment), sidecar=True))
+    assert ranks == (0, 1)
+    assert watched == plain
+    record_proof("zerocode", {"what": "torchrun with two ranks, armed by the environment alone", "bit_identical": True})

@@ -94,7 +94,7 @@ class Tiny(torch.nn.Module):
 
     def forward(self, x, number):
         self.trace.forwards.append(number.tolist())
-        hidden = self.body(x)
+        hidden = self.body(x.to(self.body.weight.dtype))
         self.trace.dtypes.append(str(hidden.dtype).removeprefix("torch."))
         if self.hot:
             hidden = (hidden * 1e5) / 1e5
