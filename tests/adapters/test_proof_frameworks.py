@@ -151,16 +151,11 @@ def test_every_knob_under_every_stage_of_deepspeed(clean_environment, tmp_path, 
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # it compiles with ninja
+    alone["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it compiles with ninja
+    alone |= {"DS_ACCELERATOR": "cpu", "SPIKEWATCH_SOCKET": str(tmp_path / "nobody.sock")}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "tiny_deepspeed.py")],
-        env={
-            **clean_environment,
-            **alone,
-            **path,
-            "DS_ACCELERATOR": "cpu",
-            "SPIKEWATCH_SOCKET": str(tmp_path / "none"),
-        },
+        env={**clean_environment, **alone},
         capture_output=True,
         text=True,
         timeout=1200,

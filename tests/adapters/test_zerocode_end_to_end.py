@@ -162,7 +162,8 @@ for epoch in range(2):
         model(batch).pow(2).mean().backward(); optimizer.step(); optimizer.zero_grad()
         while epoch == 0 and number == 20 and not os.path.exists(sys.argv[1]):
             time.sleep(0.01)
-digest = hashlib.sha256(repr([p.tolist() for p in model.parameters()]).encode() + torch.get_rng_state().numpy().tobytes())
+digest = hashlib.sha256(repr([p.tolist() for p in model.parameters()]).encode())
+digest.update(torch.get_rng_state().numpy().tobytes())
 print(json.dumps([dist.get_rank(), digest.hexdigest()]), flush=True)
 dist.destroy_process_group()
 """
