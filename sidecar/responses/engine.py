@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sidecar.errors import ResponseError, StateError
 from sidecar.hooks import Actuator, Remediation
-from sidecar.model import Alert, AlertEvent, Sample
+from sidecar.model import Alert, AlertEvent, Sample, Skip
+from sidecar.plugins import details
 from sidecar.responses.book import Book
 from sidecar.responses.episode import Attempt, Episode, Plan, Refusal, change_id
 from sidecar.responses.experiment import Experiment, Phase, Result, Send
@@ -19,7 +20,8 @@ from sidecar.responses.journal import Journal
 from sidecar.responses.killswitch import Halt
 from sidecar.responses.limits import Ledger
 from sidecar.responses.measure import Measure, OneTick
-from sidecar.responses.records import Records, details
+from sidecar.responses.records import Records
+from sidecar.responses.records import details as phase_details
 from sidecar.responses.response import Mode, Policy, Response
 from sidecar.responses.statistics import Judgement, Window
 from sidecar.responses.tally import Tally
@@ -78,7 +80,8 @@ class Responder:
     def _configure(self, responses: Iterable[Response], caps: Mapping[str, Mode]) -> None:
         self._responses = {r.name: r for r in responses}
         self._gate = Gate(self._remediations, self._actuators, self._ledger, caps, self._policy, self._pod)
-        self._tally.expect({r.remediation for r in self._responses.values()})
+        used = {r.remediation for r in self._responses.values()}
+        self._tally.expect(used, _skips(self._remediations[name] for name in used if name in self._remediations))
 
     # --- what others ask --------------------------------------------------------------------------------------------
 
@@ -300,7 +303,7 @@ class Responder:
 
     def _note_plan(self, episode: Episode, attempt: Attempt, phase: Phase, now_ms: int, **data: int) -> None:
         x = self._experiment(episode, attempt, self._responses[attempt.response], phase, now_ms)
-        self._records.save(x, now_ms, **details(x), **data)
+        self._records.save(x, now_ms, **phase_details(x), **data)
 
     # --- experiments ------------------------------------------------------------------------------------------------
 
@@ -370,6 +373,12 @@ class Responder:
         self._trials.deliver(outbox, now_ms)
         self._journal.commit()
         self._journal.publish()
+
+
+def _skips(remediations: Iterable[Remediation]) -> set[str]:
+    """The reasons that these have for doing nothing, as far as their cases show them."""
+    answers = [case.answer for plugin in remediations for case in details(plugin).cases]
+    return {answer.reason for answer in answers if isinstance(answer, Skip)}
 
 
 class _Turn:

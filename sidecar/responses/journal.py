@@ -20,9 +20,13 @@ from sidecar.statedb import StateDB
 MAX_WAITING = 20_000  # entries, and statements, held in memory while the disk refuses them; those beyond are dropped
 
 
+KINDS = ("edge", "waiting", "decision", "experiment", "command", "verdict", "sidecar")
+"""What an entry may be; docs/journal.md says when each is written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the journal. `kind`: edge, waiting, decision, experiment, command, verdict, sidecar."""
+    """One line of the journal; `kind` is one of `KINDS`."""
 
     at_ms: int
     kind: str

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from sidecar.model import MetricInfo, Sample, labels_of
-from sidecar.responses.episode import FINAL
+from sidecar.responses.episode import FINAL, PASSING
 from sidecar.responses.statistics import Verdict
 
 METRICS = (
@@ -58,8 +58,11 @@ class Tally:
         self._verdicts: Counter[tuple[str, str]] = Counter()
         self._decisions: Counter[str] = Counter(dict.fromkeys(sorted(FINAL), 0))
 
-    def expect(self, remediations: Iterable[str]) -> None:
-        """Remediations that may be tried."""
+    def expect(self, remediations: Iterable[str], reasons: Iterable[str] = ()) -> None:
+        """Remediations that may be tried, and the reasons of their own that they have for doing nothing."""
+        for reason in reasons:
+            if reason not in PASSING:
+                self._decisions.setdefault(reason, 0)
         for name in remediations:
             for verdict in Verdict:
                 self._verdicts.setdefault((name, verdict.value), 0)

@@ -47,6 +47,20 @@ def test_every_decision_reason_is_explained():
     assert (FINAL | PASSING) - {"acted"} == named
 
 
+def test_every_kind_of_journal_entry_is_explained():
+    from sidecar.responses.journal import KINDS
+
+    table = (ROOT / "docs" / "journal.md").read_text()
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.M)) == KINDS
+
+
+def test_every_reason_for_which_an_alertmanagers_alert_is_left_out_is_explained():
+    source = (ROOT / "sidecar" / "responses" / "inbox.py").read_text()
+    page = (ROOT / "docs" / "http-api.md").read_text().partition("## Alertmanager's webhook")[2]
+    said = set(re.findall(r'(?:return None, |return )"(\w+)"', source))
+    assert said == set(re.findall(r"^\| `(\w+)` \|", page.partition("\n## ")[0], re.M))
+
+
 def test_every_shipped_response_only_suggests(registry):
     text = yaml.safe_load((ROOT / "rules" / "responses.yaml").read_text())
     assert {r["mode"] for r in text["responses"]} <= {"observe", "suggest"}

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from e2e_world import response
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
 SHORT_LEASE = {"lease_ms": 3_000}
 
