@@ -59,6 +59,11 @@ class Agent:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
+    @property
+    def stopping(self) -> threading.Event:
+        """Set when the run ends."""
+        return self._stop
+
     def start(self) -> None:
         self._thread.start()
 

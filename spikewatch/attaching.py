@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from spikewatch import batchingknobs, loaderknobs, protocol
+from spikewatch import batchingknobs, gpus, loaderknobs, protocol
 from spikewatch.agent import THREAD_NAME, Agent
 from spikewatch.agreement import Agreement
 from spikewatch.agreement_group import find_group
@@ -18,6 +18,7 @@ from spikewatch.batching import Batching, Counted
 from spikewatch.batchingknobs import BatchingKnobs
 from spikewatch.batchingloop import OFF
 from spikewatch.changes import Ledger
+from spikewatch.identity import identify
 from spikewatch.knob import Absent, Source
 from spikewatch.knobs import KnobSet
 from spikewatch.loaderknobs import Limits, LoaderKnobs
@@ -134,6 +135,7 @@ def _attach(given: Given, job: str | None, path: str, limits: Limits) -> Run:
     run.use(given.batching, given.model, tuner, why)
     run.measure(given.model, scaler)
     agent.start()
+    gpus.watch(os.path.join(os.path.dirname(path), "gpus"), agent.stopping, identify(job).local_rank)
     return run
 
 

@@ -34,7 +34,10 @@ def check(loaded: Loaded, registry: Registry) -> dict[str, CollectorSettings]:
             )
     for name, cls in registry.collectors.items():
         try:
-            found[name] = cls.settings.model_validate(given.get(name, {}))
+            own = cls.settings.model_validate(given.get(name, {}))
+            if getattr(own, "run_dir", "") is None:  # it asks for the sidecar's
+                own = own.model_copy(update={"run_dir": loaded.path(loaded.settings.run_dir)})
+            found[name] = own
         except ValidationError as e:
             problems.extend(document.located(e, ("collectors", name)))
     if problems:

@@ -33,7 +33,7 @@ class NvmlBench:
         self.scenario = fakenvml.Scenario(file, gpus)
         self.clock, self.ended = Hands(), 0
         given = {"fast": "150ms", "slow": "1s", "rare": "1s", "library_path": library, **settings}
-        self.collector = NvmlCollector(NvmlSettings.model_validate(given), self.clock, self._end)
+        self.collector = NvmlCollector(NvmlSettings.model_validate(given), self.clock, end=self._end)
         self.values: dict[tuple[str, str], float] = {}
         self.status: Status | None = None
 

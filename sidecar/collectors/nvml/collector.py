@@ -19,6 +19,7 @@ from sidecar.collectors.gpu.reading import Gpus, Reading
 from sidecar.collectors.nvml import faults, names, wire
 from sidecar.collectors.nvml.evidence import EVIDENCE
 from sidecar.collectors.nvml.process import NvmlChild, Settings
+from sidecar.collectors.nvml.viatrainer import TrainerFile
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import JSON, Availability, Finding, MetricInfo, Sample, Status
@@ -74,6 +75,7 @@ class NvmlSettings(CollectorSettings):
     library_path: FilePath | None = None  # libnvidia-ml.so.1, where it is not in the loader's path
     sharing: Literal["auto", "none", "mps", "processes"] = "auto"  # auto cannot see processes of other pods everywhere
     give_up_after: int | None = Field(None, ge=1)  # failed starts in a row after which the sidecar ends itself
+    run_dir: FilePath | None = None  # the sidecar's own by default: there an attached trainer leaves what it sees
     dev_root: FilePath = Path("/dev")
     proc_root: FilePath = Path("/proc")
 
@@ -89,6 +91,8 @@ class NvmlCollector:
         self,
         settings: NvmlSettings,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        *,
         end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
     ) -> None:
         """`end` ends the sidecar, for `give_up_after`; a container that ends is started again by Kubernetes."""
@@ -112,13 +116,34 @@ class NvmlCollector:
         self._gpus = Gpus()
         self._cpu = 0.0  # of children before the present one
         self._stretch = 1
+        folder = settings.run_dir
+        self._trainer = TrainerFile(folder / "gpus", wall) if folder is not None else None
+        self._through = False  # what is known comes from the trainer
 
     # --- the contract ------------------------------------------------------------------------------------------------
 
     def probe(self) -> Status:
         """Starts a child where there is none, and says what it can see."""
         if not self._settings.library_path and not self._has_device():
-            return _NO_DEVICE
+            return self._through_trainer(_NO_DEVICE)
+        status = self._own_eyes()
+        if status.reason == "no_library":
+            return self._through_trainer(status)
+        if self._trainer is not None:
+            self._trainer.stop()
+        self._through = False
+        return status
+
+    def _through_trainer(self, otherwise: Status) -> Status:
+        """Where there is no GPU to be seen from here, an attached trainer is asked for what it sees of its own."""
+        if self._trainer is None:
+            return otherwise
+        self._trainer.ask()
+        self._report = self._trainer.report()
+        self._through = self._report is not None
+        return Status(Availability.DEGRADED, "seen_through_trainer", otherwise.fix) if self._through else otherwise
+
+    def _own_eyes(self) -> Status:
         if self._child is None:
             self._reap()
             if self._abandoned:
@@ -153,6 +178,10 @@ class NvmlCollector:
 
     def _refresh(self) -> None:
         report, self._report = self._report, None
+        if report is None and self._through and self._trainer is not None:
+            report = self._trainer.report()
+            if report is None:
+                raise CollectError(self.name, "trainer_silent", "the trainer no longer says what its GPUs do")
         if report is None:
             if self._child is None:
                 raise self._error()
@@ -162,7 +191,7 @@ class NvmlCollector:
             report = self._ask(self._settings.hang / 1000)
             if report is None:
                 raise self._hangs() if self._child is not None else self._error()
-        self._ready = True
+        self._ready = self._child is not None
         self._failures, self._failure = 0, None
         self._count_xids(report["xids"])
         self._present_calls = report["calls"]
@@ -196,6 +225,8 @@ class NvmlCollector:
         """Ends the child."""
         if self._child is not None:
             self._drop()
+        if self._trainer is not None:
+            self._trainer.stop()
         self._reap()
 
     # --- the child ---------------------------------------------------------------------------------------------------
