@@ -14,15 +14,24 @@ from typing import Any
 from spikewatch.batching_stream import Piece
 
 
+class Count:
+    """How far one pass is, in batches that are counted as they are handed over."""
+
+    __slots__ = ("batches", "final", "full", "in_group", "left")
+
+    def __init__(self, left: int | None, full: int, final: int, in_group: int) -> None:
+        self.left = left  # batches not handed over yet; None: nobody knows
+        self.full, self.final = full, final  # samples of a full batch, and of the pass's last one
+        self.in_group = in_group  # batches handed over of the step in progress
+        self.batches = 0  # that the step in progress has
+
+
 class Batching:
     """The batches of one loop. Works as well where nothing else of ours does: the training counts on it."""
 
     __slots__ = (
         "_asked",
-        "_batches",
-        "_in_group",
-        "_left",
-        "_sizes",
+        "_carried",
         "_weighed",
         "accumulation",
         "accumulation_at_first",
@@ -44,49 +53,41 @@ class Batching:
         self.weight = 1.0  # of the batch in the loop's hands: its share of the step's samples
         self.trouble = "the loop has not asked run.should_step() yet"
         self.thread: int | None = None  # that calls `stepped`
-        self._in_group = 0  # batches of the step that were handed over
-        self._batches = accumulation  # that the step in progress has
-        self._left: int | None = None  # batches of the pass not handed over yet; None: nobody knows
-        self._sizes = (1, 1)  # samples of a full batch, and of the pass's last one
+        self._carried = 0  # batches of a step in progress that a pass without a known end left behind
         self._asked = self._weighed = False
 
     # --- what hands over batches ------------------------------------------------------------------------------------
 
-    def begins(self, left: int | None, full: int = 1, final: int = 1) -> None:
+    def begins(self, left: int | None, full: int = 1, final: int = 1) -> Count:
         """A pass begins, or goes on with batches of another size. `left`: how many batches it still has, None if
         nobody knows; `full` and `final`: samples of a full batch and of the pass's last one, where they may differ.
         """
-        if left is not None or self._left is not None:
-            self._in_group = 0
-        self._left, self._sizes = left, (full, final)
+        return Count(left, full, final, self._carried if left is None else 0)
 
-    def handed(self, piece: Piece | None = None) -> None:
+    def handed(self, count: Count, piece: Piece | None = None) -> None:
         """A batch was handed over; `piece` says where in its group it is, else that is counted here."""
         self._asked = self._weighed = False
         if piece is not None and piece.last is not None:
             self.last = piece.last
             self.weight = piece.samples / piece.total if piece.samples and piece.total else 1.0
-            self._in_group = 0
             return
-        if self._in_group == 0:
-            self._batches = self.accumulation if self._left is None else max(1, min(self.accumulation, self._left))
-        ends = self._left is not None and self._left <= self._batches - self._in_group
-        self._in_group += 1
-        if self._left is not None:
-            self._left -= 1
-        self.last = self._in_group >= self._batches
-        full, final = self._sizes
+        if count.in_group == 0 or not count.batches:
+            known = self.accumulation if count.left is None else count.in_group + count.left
+            count.batches = max(1, min(self.accumulation, known))
+        ends = count.left is not None and count.left <= count.batches - count.in_group
+        count.in_group += 1
+        self.last = count.in_group >= count.batches
         if ends:
-            self.weight = (final if self.last else full) / ((self._batches - 1) * full + final)
+            samples = count.final if self.last else count.full
+            self.weight = samples / ((count.batches - 1) * count.full + count.final)
         else:
-            self.weight = 1.0 / self._batches
+            self.weight = 1.0 / count.batches
         if self.last:
-            self._in_group = 0
-
-    @property
-    def unfinished(self) -> int:
-        """Batches handed over of a step that is not complete, where they are counted here."""
-        return self._in_group
+            count.in_group = 0
+        if count.left is None:
+            self._carried = count.in_group
+        else:
+            count.left -= 1
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -140,9 +141,7 @@ class Counted:
         self._batching = batching
 
     def __iter__(self) -> CountedPass:
-        source = iter(self._loader)
-        self._batching.begins(*pass_shape(self._loader))
-        return CountedPass(source, self._batching)
+        return CountedPass(iter(self._loader), self._batching, self._batching.begins(*pass_shape(self._loader)))
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -156,20 +155,20 @@ class Counted:
 class CountedPass:
     """One pass over a `Counted`."""
 
-    __slots__ = ("_batching", "_source")
+    __slots__ = ("_batching", "_count", "_source")
 
-    def __init__(self, source: Any, batching: Batching) -> None:
-        self._source, self._batching = source, batching
+    def __init__(self, source: Any, batching: Batching, count: Count) -> None:
+        self._source, self._batching, self._count = source, batching, count
 
     def __iter__(self) -> CountedPass:
         return self
 
     def __next__(self) -> Any:
         batch = next(self._source)
-        self._batching.handed()
+        self._batching.handed(self._count)
         return batch
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_source", "_batching"):
+        if name in CountedPass.__slots__:
             raise AttributeError(name)
         return getattr(self._source, name)

@@ -26,8 +26,8 @@ class LivePass:
     """
 
     __slots__ = (
-        "__weakref__", "_arrivals", "_before", "_dismissed", "_lengths", "_parts", "_tuner", "cutter", "given", "over",
-        "thread",
+        "__weakref__", "_arrivals", "_before", "_dismissed", "_lengths", "_parts", "_tuner", "count", "cutter", "given",
+        "over", "thread",
     )  # fmt: skip
 
     def __init__(self, tuner: Tuner, part: Part, lengths: BatchLengths, before: int = 0) -> None:
@@ -47,7 +47,7 @@ class LivePass:
         self.over = False
         self.thread: int | None = None  # who asks for batches
         self.cutter: Cutter | None = part.cutter()
-        self._tuner.counts(before)
+        self.count = self._tuner.count(before)
 
     def __del__(self) -> None:
         # A checkpoint may still be taken, of a loop that was left to end the run.
@@ -114,9 +114,8 @@ class LivePass:
         piece = None
         if self.cutter is not None:
             piece = self.cutter.handed(sum(part.unread() for part in self._parts))
-        batching = self._tuner.batching
-        if batching is not None:
-            batching.handed(piece)
+        if self.count is not None:
+            self._tuner.handed(self, self.count, piece)
         try:
             if piece is not None and piece.samples is not None:
                 meter.received(piece.samples, measure(batch)[1])
@@ -142,6 +141,7 @@ class LivePass:
                 pass
         self.over = True
         self._sweep(wait=True)
+        self._tuner.look()
         raise StopIteration
 
     def _sweep(self, wait: bool = False) -> None:
@@ -180,15 +180,16 @@ class LivePass:
         self._begin(part, self._tuner.lengths(loader), self._tuner.openings.skipped)
 
     def position(self) -> int | None:
-        """Batches of the loader's own sampler handed over in this pass; where they are cut, in whole groups.
+        """Batches of the loader's own sampler handed over in this pass; of a loop that accumulates, in whole groups.
 
         None where this torch does not tell.
         """
+        unfinished = self.count.in_group if self.count is not None else 0
         if self.cutter is not None:
-            return self.cutter.done
+            return max(0, self.cutter.done - unfinished)
         if not all(part.known for part in self._parts):
             return None
-        return self._before + sum(part.taken() for part in self._parts)
+        return max(0, self._before + sum(part.taken() for part in self._parts) - unfinished)
 
     def settings(self) -> Settings:
         """Of the newest part."""

@@ -196,4 +196,7 @@ def draws_at_once(loader: Any) -> bool:
         data.WeightedRandomSampler,
         DistributedSampler,
     )
-    return type(loader.batch_sampler) is data.BatchSampler and type(loader.batch_sampler.sampler) in known
+    sampler = loader._index_sampler
+    if type(sampler) is data.BatchSampler:
+        sampler = sampler.sampler
+    return type(sampler) in known

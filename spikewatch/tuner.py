@@ -11,8 +11,8 @@ from typing import Any
 
 from spikewatch.arrivals import Arrivals
 from spikewatch.batches import BatchLengths
-from spikewatch.batching import Batching, pass_shape
-from spikewatch.batching_stream import Cut
+from spikewatch.batching import Batching, Count, pass_shape
+from spikewatch.batching_stream import Cut, Piece
 from spikewatch.layout import MISSING
 from spikewatch.livepass import LivePass
 from spikewatch.loaderopening import Openings, draws_at_once
@@ -43,7 +43,8 @@ class Tuner:
         self._fixed = why_workers_stay(loader)
         self._uncut = why_not_recut(loader)
         self._passes: tuple[weakref.ref[LivePass], ...] = ()  # replaced whole: other threads read it without a lock
-        self._unsafe_at_open = ""
+        self._trouble = ""  # why batches cannot be cut anew just now
+        self._reader: int | None = None  # the thread that reads the newest pass
         self._left_at: int | None = None  # where the newest pass was left before its end
         known = draws_at_once(loader) or bool(self._fixed)
         self.probe = DrawProbe(needed=not self.settings.workers or not known)
@@ -80,7 +81,7 @@ class Tuner:
     def open_pass(self, loader: Any) -> LivePass:
         """`iter(loader)`."""
         began = self.wait_begins()
-        self._unsafe_at_open, self._left_at = self._unsafe(), None
+        self._left_at = None
         try:
             part = self.openings.open_pass(loader)
         finally:
@@ -103,17 +104,38 @@ class Tuner:
         """The loop over this pass was left, and the pass is about to be gone."""
         if not live.over and self._passes and self._passes[-1]() in (None, live):
             self._left_at = live.position()
+        live.over = True
+        self.look()
 
     def passes(self) -> list[LivePass]:
         """Those under way, oldest first: not at their end, and their loop not left."""
         return [live for live in (known() for known in self._passes) if live is not None and not live.over]
 
-    def counts(self, before: int = 0) -> None:
-        """A pass begins, or goes on after `before` batches, whose groups the loop's `Batching` counts itself."""
+    def count(self, before: int = 0) -> Count | None:
+        """Of a pass that begins, or goes on after `before` of the loader's own batches; None where nobody counts."""
         loader = self._loader()
-        if self.batching is not None and loader is not None:
-            left, full, final = pass_shape(loader)
-            self.batching.begins(None if left is None else left - before, full, final)
+        if self.batching is None or loader is None:
+            return None
+        left, full, final = pass_shape(loader)
+        return self.batching.begins(None if left is None else left - before, full, final)
+
+    def handed(self, live: LivePass, count: Count, piece: Piece | None) -> None:
+        """A pass handed over a batch to a loop that accumulates."""
+        if self.batching is not None:
+            self.batching.handed(count, piece)
+        if live.given == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Which passes are under way has changed. Other threads ask about it, and must not hold a pass alive."""
+        running = self.passes()
+        self._reader = running[-1].thread if running else None
+        if len(running) > 1:
+            self._trouble = "two passes over the loader are under way"
+        elif any(live.cutter is None for live in running):
+            self._trouble = "the pass under way began before attach"
+        else:
+            self._trouble = self._unsafe() if running else ""
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
@@ -178,14 +200,9 @@ class Tuner:
             return self._uncut
         if not self._order_known and self.probe.draws is not False:
             return self._drawing()
-        running = self.passes()
-        if len(running) > 1:
-            return "two passes over the loader are under way"
-        if any(live.cutter is None for live in running):
-            return "the pass under way began before attach"
-        if self.batching is not None and any(live.thread not in (None, self.batching.thread) for live in running):
+        if self.batching is not None and self._reader not in (None, self.batching.thread):
             return OTHER_THREAD
-        return self._unsafe_at_open
+        return self._trouble
 
     def recut(self, cut: Cut) -> None:
         """Cuts batches anew from the next one on. After `why_not_recut` said nothing and between two groups, this
@@ -194,7 +211,7 @@ class Tuner:
         self.openings.recut(cut)
         for live in self.passes():
             live.recut(cut)
-            self.counts(live.position() or 0)
+            live.count = self.count(live.position() or 0)
         self._show()
 
     def no_workers(self, error: Exception) -> None:
@@ -245,8 +262,7 @@ class Tuner:
         position = running[-1].position() if running else self._left_at
         if position is None:
             raise Refused("unsupported", "this torch names the insides of its loader otherwise")
-        unfinished = self.batching.unfinished if self.batching is not None else 0
-        return to_state(loader, Position(max(0, position - unfinished), beginning))
+        return to_state(loader, Position(position, beginning))
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `position` says. Raises ValueError for one that does not fit, Refused."""

@@ -258,6 +258,24 @@ def test_a_step_in_the_middle_of_an_accumulation_closes_the_knobs_and_nothing_ch
 
 
 @pytest_torch
+def test_a_pass_within_a_pass_does_not_confuse_the_steps_of_the_outer_one(looping):
+    """An evaluation over the training data, say."""
+    run = looping(accumulation_steps=5, batch_size=8)  # 12 batches: steps of 5, 5 and 2
+    told = []
+    for number, _ in enumerate(run.batches, 5):
+        if number == 6:
+            with run.phase("eval"):
+                for inner, _ in enumerate(run.loader):
+                    if inner == 1:
+                        assert "two passes" in closed(run)
+            assert "two passes" not in closed(run)
+            continue
+        told.append((number, run.should_step(), run.loss_weight))
+    assert [number for number, step, _ in told if step] == [9, 11]
+    assert [weight for _, _, weight in told] == [0.2] * 4 + [0.5] * 2
+
+
+@pytest_torch
 @pytest.mark.parametrize("kind", ["iterable", "no batch size", "list of batches", "out of order", "not accumulating"])
 def test_loaders_whose_batches_cannot_be_cut_say_why(kind, indices, no_children_left):
     from torch.utils.data import DataLoader, IterableDataset

@@ -91,7 +91,7 @@ def with_us(changes, passes, workers, others=None):
 
 
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=7, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     changes=st.dictionaries(st.integers(1, 14), st.sampled_from([1, 2, 4, 8, 16]), max_size=4),
