@@ -1,6 +1,7 @@
 """A loop that accumulates over a loader of every kind, and the steps that the loop without us would make."""
 
 import random
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -81,7 +82,7 @@ class Watched:
         self.run = spikewatch.attach(loader=loader, accumulation_steps=ACCUMULATION)
         self.knobs = self.run._parts.knobs
         self.number = 0
-        self.refused = []
+        self.refused, self.applied = [], Counter()
 
     def one_pass(self, epoch, change, stop=None):
         if hasattr(self.loader.sampler, "set_epoch"):
@@ -112,6 +113,7 @@ class Watched:
             self.refused.append(refusal.detail)
         else:
             self.knobs.change(values)
+            self.applied.update(values.keys())
 
     def close(self):
         assert self.run._parts.meter.errors == 0

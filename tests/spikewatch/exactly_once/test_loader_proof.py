@@ -40,12 +40,13 @@ def test_three_hundred_loader_runs(loops, no_children_left, record_proof):
     while multiprocessing.active_children() and time.monotonic() < until:
         time.sleep(0.05)
     found["processes_left"] = len(multiprocessing.active_children())
+    changes = {name: found.pop(f"changes of {name}") for name in VALUES}
     record_proof(
         "loader",
         {
             **found,
             "kinds": [*KINDS, "iterable"],
-            "changes_by_knob": {name: found.pop(f"changes of {name}") for name in VALUES},
+            "changes": changes,
             "wrong_steps": found["wrong_steps"],  # lost, repeated, moved or in another step
             "client_errors": found["client_errors"],
             "seconds": round(time.monotonic() - began),
@@ -54,6 +55,7 @@ def test_three_hundred_loader_runs(loops, no_children_left, record_proof):
     assert (found["wrong_steps"], found["client_errors"], found["processes_left"]) == (0, 0, 0)
     assert found["restarts"] > RUNS / 4
     assert found["steps_compared"] > RUNS * 8
+    assert min(changes.values()) > RUNS / 4
 
 
 def map_style_run(loops, chance, found):
@@ -68,8 +70,13 @@ def map_style_run(loops, chance, found):
         if chance.random() < 0.6:
             return None
         name = chance.choice(list(VALUES))
-        found[f"changes of {name}"] += 1
         return {name: chance.choice(VALUES[name])}
+
+    def end(watched):
+        found.update({f"changes of {name}": times for name, times in watched.applied.items()})
+        found["refused"] += len(watched.refused)
+        found["client_errors"] += watched.run._parts.meter.errors
+        watched.close()
 
     loops.seeded()
     watched = loops.Watched(loops.make_loader(kind, workers, persistent=persistent))
@@ -86,8 +93,7 @@ def map_style_run(loops, chance, found):
             expected = [*expected[: len(told) - 1], expected[len(told) - 1][: len(told[-1])]]
         else:
             found["restarts"] += 1
-            found["client_errors"] += watched.run._parts.meter.errors
-            watched.close()
+            end(watched)
             loops.seeded(99)
             watched = loops.Watched(loops.make_loader(kind, workers, persistent=persistent))
             assert watched.run.load_state_dict(checkpoint, strict=True)
@@ -95,8 +101,7 @@ def map_style_run(loops, chance, found):
             random.setstate(rng[1])
             told[-1] += watched.one_pass(len(told) - 1, change)
             told += [watched.one_pass(number, change) for number in range(len(told), PASSES)]
-    found["client_errors"] += watched.run._parts.meter.errors
-    watched.close()
+    end(watched)
     found["steps_compared"] += sum(map(len, expected))
     found["samples_compared"] += sum(len(step) for steps in expected for step in steps)
     found["wrong_steps"] += sum(map(len, expected)) if told != expected else 0
