@@ -52,9 +52,13 @@ def read(root, files):
     return control.read(root / "cgroup", root / "proc", "self")
 
 
+def quota(root):
+    return [s.value for s in control.quota("trainer", root / "cgroup", root / "proc", "self")]
+
+
 def test_version_2_is_read(tmp_path):
     found = read(tmp_path, V2)
-    assert (found.cpu_seconds, found.cpu_quota_cores, found.periods) == (2.5, 1.5, 40)
+    assert (found.cpu_seconds, quota(tmp_path), found.periods) == (2.5, [1.5], 40)
     assert (found.throttled_periods, found.throttled_seconds) == (10, 0.75)
     assert (found.memory_used, found.memory_limit, found.memory_cache) == (90 * MIB, 100 * MIB, 30 * MIB)
     assert (found.memory_high, found.oom_kills) == (7, 2)
@@ -63,7 +67,7 @@ def test_version_2_is_read(tmp_path):
 
 def test_version_1_is_read_and_no_limit_is_absent(tmp_path):
     found = read(tmp_path, V1)
-    assert (found.cpu_seconds, found.cpu_quota_cores, found.periods) == (2.5, 2.0, 40)
+    assert (found.cpu_seconds, quota(tmp_path), found.periods) == (2.5, [2.0], 40)
     assert (found.throttled_periods, found.throttled_seconds) == (10, 0.75)
     assert (found.memory_used, found.memory_limit, found.memory_cache) == (90 * MIB, None, 30 * MIB)
     assert (found.memory_high, found.oom_kills, found.pressure) == (None, 2, {})
@@ -129,7 +133,7 @@ def test_a_process_over_its_quota_is_seen_to_be_throttled(small_group):
         while (found := control.read(root, Path("/proc"), child.pid)).throttled_periods in (0, None):
             assert child.poll() is None  # the time limit of the test ends a wait in vain
         assert found.throttled_seconds > 0
-        assert found.cpu_quota_cores == 0.1
+        assert [s.value for s in control.quota("x", root, Path("/proc"), child.pid)] == [0.1]
         assert found.periods >= found.throttled_periods
     finally:
         child.kill()

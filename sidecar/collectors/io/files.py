@@ -52,13 +52,13 @@ def opened(root: Path, processes: Iterable[Process]) -> Iterator[DataFile]:
     """Files of at least a megabyte that processes have open for reading only, each once."""
     seen: set[tuple[int, int]] = set()
     for process in processes:
-        folder = root / str(process.pid) / "fd"
+        folder = f"{root}/{process.pid}/fd"
         try:
             names = os.listdir(folder)[:_MAX_FDS]
         except OSError:
             continue  # it ended, or is another user's: told by the usage of processes
         for name in names:
-            link = folder / name
+            link = f"{folder}/{name}"
             try:
                 status = os.stat(link)
                 writable = os.lstat(link).st_mode & 0o200
@@ -68,7 +68,7 @@ def opened(root: Path, processes: Iterable[Process]) -> Iterator[DataFile]:
                 continue
             if (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
-                yield DataFile(str(link), status.st_size, (os.major(status.st_dev), os.minor(status.st_dev)))
+                yield DataFile(link, status.st_size, (os.major(status.st_dev), os.minor(status.st_dev)))
 
 
 def choose(files: Iterable[DataFile], limit: int = MAX_FILES, seed: int = 0) -> list[DataFile]:

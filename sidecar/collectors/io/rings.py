@@ -71,7 +71,7 @@ def parse(text: str) -> RingState | None:
 def read(root: Path, pid: int, fd: int, tries: int = TRIES) -> RingState | None:
     """None: unknown, for the lock was taken each time. Raises OSError (gone, or denied)."""
     for _ in range(tries):
-        with open(root / str(pid) / "fdinfo" / str(fd), "rb") as file:
+        with open(f"{root}/{pid}/fdinfo/{fd}", "rb") as file:
             state = parse(file.read(1 << 20).decode("ascii", "replace"))
         if state is not None:
             return state
@@ -84,13 +84,13 @@ def descriptors(root: Path, pid: int, known: set[int], shared_inode: int) -> lis
     Copies of a descriptor, in the process or in its children, are the same ring. A kernel that gives all rings one
     inode, the `shared_inode`, does not let copies be told apart. Raises OSError (gone, or denied).
     """
-    folder = root / str(pid) / "fd"
+    folder = f"{root}/{pid}/fd"
     found = []
     for name in os.listdir(folder)[:_MAX_FDS]:
         try:
-            if os.readlink(folder / name) != LINK:
+            if os.readlink(f"{folder}/{name}") != LINK:
                 continue
-            inode = os.stat(folder / name).st_ino
+            inode = os.stat(f"{folder}/{name}").st_ino
         except OSError:
             continue  # closed since the listing
         if inode == shared_inode or inode not in known:

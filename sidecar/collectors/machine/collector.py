@@ -75,6 +75,7 @@ class CgroupCollector:
             [
                 Part("processes", SLOW, self._look),
                 Part("groups", TICK, self._groups),
+                Part("quotas", SLOW, self._quotas),
                 Part("shm", SLOW, self._shm),
             ],
         )
@@ -125,6 +126,11 @@ class CgroupCollector:
         for group, (root, pid) in self._roots.items():
             path = root / self._inside(self._settings.cgroup_root)
             yield from control.samples(group, control.read(path, self._settings.proc_root, pid))
+
+    def _quotas(self, now_ms: int) -> Iterator[Sample]:
+        for group, (root, pid) in self._roots.items():
+            path = root / self._inside(self._settings.cgroup_root)
+            yield from control.quota(group, path, self._settings.proc_root, pid)
 
     def _shm(self, now_ms: int) -> Iterator[Sample]:
         for group, (root, _) in self._roots.items():

@@ -19,7 +19,6 @@ class Reading:
     """One group now. Counters are since the group was made, seconds and bytes; None: not limited, or not told."""
 
     cpu_seconds: float | None = None
-    cpu_quota_cores: float | None = None
     periods: int | None = None
     throttled_periods: int | None = None
     throttled_seconds: float | None = None
@@ -44,7 +43,6 @@ def read(cgroup_root: Path, proc_root: Path, pid: int | str) -> Reading:
     _unified(group, reading)
     _cpu_v1(cgroup_root, paths, reading)
     _memory_v1(cgroup_root, paths, reading)
-    reading.cpu_quota_cores = cgroup.facts(cgroup_root, proc_root, pid).get("cpu_quota")
     reading.oom_kills = cgroup.oom_kills(cgroup_root, proc_root, pid)
     for resource in ("cpu", "memory"):
         try:
@@ -93,12 +91,18 @@ def _memory_v1(root: Path, paths: dict[str, str], reading: Reading) -> None:
     reading.memory_cache = whole(entry(group / "memory.stat", "total_cache"))
 
 
+def quota(name: str, cgroup_root: Path, proc_root: Path, pid: int | str) -> Iterator[Sample]:
+    """The tightest CPU quota around a process, in cores; nothing where there is none."""
+    cores = cgroup.facts(cgroup_root, proc_root, pid).get("cpu_quota")
+    if cores is not None:
+        yield Sample("spikewatch_cgroup_cpu_quota_cores", (("group", name),), cores)
+
+
 def samples(name: str, reading: Reading) -> Iterator[Sample]:
     """The series of one group; what is None is left out."""
     labels = (("group", name),)
     for metric, value in (
         ("cpu_seconds_total", reading.cpu_seconds),
-        ("cpu_quota_cores", reading.cpu_quota_cores),
         ("cpu_periods_total", reading.periods),
         ("cpu_throttled_periods_total", reading.throttled_periods),
         ("cpu_throttled_seconds_total", reading.throttled_seconds),
