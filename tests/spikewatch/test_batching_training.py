@@ -1,11 +1,6 @@
 """A run whose batches are cut anew from some step on is the run that had them from that step on, bit for bit."""
 
-import os
 import random
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -183,33 +178,3 @@ def test_augmentation_in_this_process_draws_as_in_a_run_that_had_the_size_from_t
     run.close()
     run.loader = None
     assert model.state() == expected.state()
-
-
-RANK = Path(__file__).with_name("rank_that_accumulates.py")
-
-
-@pytest.mark.timeout(180)
-def test_two_ranks_that_exchange_gradients_once_a_step_end_as_if_written_by_hand():
-    """DistributedDataParallel over gloo; each rank compares itself with a loop that knows nothing of us."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(RANK)],
-            env={**environment, "RANK": str(number), "LOCAL_RANK": str(number)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    try:
-        told = [rank.communicate(timeout=150) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], told
-    assert told[0][0] == told[1][0] != ""  # the same weights on both
