@@ -24,6 +24,8 @@ def why_not_split(trainer: Any) -> str:
     engine = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
     if type(trainer)._prepare_inputs is not theirs._prepare_inputs:
         return f"{type(trainer).__name__} prepares batches of its own for several steps at a time"
+    if any(kind.__name__ == "KTOTrainer" for kind in type(trainer).__mro__):
+        return "KTO compares each sample with the others of its batch"
     if engine not in ("NO", "MULTI_CPU", "MULTI_GPU"):
         return f"planned under {engine}"
     if trainer.args.n_gpu > 1:

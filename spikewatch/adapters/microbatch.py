@@ -27,12 +27,15 @@ class Splitting:
 
     def pieces(self, batch: Any) -> list[tuple[Any, int]] | None:
         """The batch in pieces, None to compute it whole. Called for every batch, on the training thread."""
-        if self._splittable is None or self._micro < self._batch:
-            pieces = chunks.split(batch, self._micro)
-            self._splittable = pieces is not None
-            if pieces is not None and len(pieces) > 1:
-                return pieces
-        return None
+        if self._splittable is None:  # the first of a pass: a full one
+            self._splittable = chunks.length(batch) == self._batch
+        if self._micro == self._batch:
+            return None
+        # Rows that are no samples, like pairs of answers, or sentences packed into one row, must stay together.
+        rows = chunks.length(batch)
+        pieces = chunks.split(batch, self._micro) if rows is not None and rows <= self._batch else None
+        self._splittable = pieces is not None
+        return pieces if pieces is not None and len(pieces) > 1 else None
 
     # --- knob.Source ------------------------------------------------------------------------------------------------
 
@@ -59,7 +62,7 @@ class Splitting:
         reason = (
             "no batch was seen yet"
             if self._splittable is None
-            else "the batches hold something that cannot be dealt out by sample"
+            else "the batches cannot be dealt out by sample: they hold other things than one row a sample"
         )
         return dict.fromkeys(NAMES, reason)
 

@@ -110,4 +110,12 @@ def test_batches_are_whole_until_a_change_and_unknown_until_one_was_seen():
     assert [count for _, count in knobs.pieces({"x": rows(4)})] == [2, 2]
     assert knobs.pieces({"x": rows(2)}) is None  # the last of an epoch, small enough as it is
     assert knobs.pieces({"x": rows(4), "y": rows(3)}) is None
+    assert knobs.pieces({"x": rows(8)}) is None
     assert "dealt out" in knobs.unavailable()["accumulation_steps"]
+
+
+@pytest.mark.parametrize("count", [1, 8], ids=["packed into one row", "two rows a sample"])
+def test_rows_that_are_no_samples_stay_together(count):
+    knobs = Splitting(batch=4, accumulated=1)
+    assert knobs.pieces({"x": rows(count)}) is None
+    assert "one row a sample" in knobs.unavailable()["micro_batch_size"]

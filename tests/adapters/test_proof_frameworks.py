@@ -167,3 +167,25 @@ def test_every_knob_under_every_stage_of_deepspeed(clean_environment, tmp_path, 
     assert all(cell.get("noticed_when_taken_out", True) for cell in found.values())
     assert {found[f"observed, stage {stage}"]["parallelism"] for stage in range(1, 4)} == {"zero1", "zero2", "zero3"}
     results["deepspeed"] = found
+
+
+def test_supervised_fine_tuning_with_trl(clean_environment, tmp_path, results):
+    if importlib.util.find_spec("trl") is None:
+        pytest.skip("trl is not installed: pip install trl")
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "tiny_trl.py")],
+        env={**clean_environment, "SPIKEWATCH_SOCKET": str(tmp_path / "nobody.sock"), "DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert said, done.stderr[-3000:]
+    found = json.loads(said[0].removeprefix("FOUND "))
+    assert found["observed, bit-identical"]
+    for knob in ("micro_batch_size", "lr_factor"):
+        assert found[knob]["changes_the_run"]
+        assert found[knob]["noticed_when_taken_out"]
+    assert found["micro_batch_size"]["largest_difference_of_a_weight"] < 1e-6
+    results["trl"] = found
