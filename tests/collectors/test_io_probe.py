@@ -288,3 +288,13 @@ def test_high_pressure_between_two_samples_starts_the_probe(collector, tmp_path,
     one._prober._child.wait(60)
     found = sample(one, 3_000)
     assert found["spikewatch_storage_probes_total", "measured"] == 1
+
+
+def test_each_metric_belongs_to_one_part_and_parts_together_are_the_sample(collector, data):
+    one = collector(files=[str(data)])
+    seen = {}
+    for section in one.sections(0):
+        for s in section.samples:
+            assert seen.setdefault(s.metric, section.name) == section.name
+    assert seen
+    assert all(section.samples is None for section in one.sections(1)), "nothing was read again a millisecond later"

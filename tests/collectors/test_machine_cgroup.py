@@ -197,3 +197,14 @@ def test_the_own_group_of_this_machine_is_read():
     assert found["shm_size_bytes", "sidecar"] >= found["shm_used_bytes", "sidecar"]
     if os.path.exists("/sys/fs/cgroup/cpuacct/cpuacct.usage"):
         assert found["cgroup_cpu_seconds_total", "sidecar"] > 0
+
+
+def test_each_metric_belongs_to_one_part_and_parts_together_are_the_sample(tmp_path):
+    trainer(tmp_path)
+    one = made(tmp_path)
+    seen = {}
+    for section in one.sections(0):
+        for s in section.samples:
+            assert seen.setdefault(s.metric, section.name) == section.name
+    assert seen
+    assert all(section.samples is None for section in one.sections(1)), "nothing was read again a millisecond later"

@@ -219,6 +219,33 @@ def test_nothing_to_read_is_said_with_the_change_that_would_help(tmp_path):
     assert "NCCL_DEBUG_FILE" in status.fix
 
 
+def test_without_a_log_nothing_is_zero(tmp_path):
+    collector = NcclCollector(NcclSettings(proc_root=tmp_path))
+    assert set(sample(collector)) == {
+        ("wait_limit_seconds",),
+        *((f"log_{name}",) for name in ("bytes_total", "lines_total", "skipped_bytes_total", "gaps_total", "files")),
+    }
+
+
+def test_a_configured_log_that_is_not_there_is_said(tmp_path):
+    collector = NcclCollector(NcclSettings(proc_root=tmp_path, logs=(f"{tmp_path}/none.log",)))
+    assert collector.probe().reason == "no_file_matches"
+    log, inspector = collector.findings()
+    assert (log.status.state, log.status.reason) == (Availability.UNAVAILABLE, "no_file")
+    assert "Inspector" in inspector.status.fix
+
+
+def test_the_doctor_hears_what_is_followed_and_why_ras_was_not_asked(job):
+    collector = job.collector(ras={"enabled": True})
+    job.log("[0] [Rank 0] " + "ProcessGroupNCCL.cpp:1] [Rank 0] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=1) ran for 2 milliseconds\n")  # fmt: skip
+    assert sample(collector)["ras_queries_total", "refused"] == 1
+    found = {finding.what: finding for finding in collector.findings()}
+    assert found["NCCL logs"].status.state is Availability.AVAILABLE
+    assert found["NCCL logs"].detail == "1 files match, 1 are followed"
+    assert found["NCCL RAS"].detail == "no log has shown that the initialisation is complete"
+
+
 def test_a_trainer_tells_in_its_environment_where_it_writes(tmp_path):
     """A real process: its NCCL_DEBUG_FILE and its own output are found and read."""
     environment = {

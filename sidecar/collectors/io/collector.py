@@ -18,7 +18,7 @@ from sidecar.collectors.io.usage import Usage, delay_accounting
 from sidecar.collectors.procfs import Process
 from sidecar.collectors.tiers import RARE, SLOW, TICK, Part, Tiered
 from sidecar.errors import CollectError
-from sidecar.hooks import CollectorSettings
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Finding, MetricInfo, Sample, Status
 
 _SHARED = "set shareProcessNamespace: true in the pod's spec, and run the sidecar as the trainer's user"
@@ -87,6 +87,10 @@ class IoCollector:
     def sample(self, now_ms: int) -> Iterable[Sample]:
         """Everything known now."""
         return self._tiers.sample(now_ms)
+
+    def sections(self, now_ms: int) -> Iterable[Section]:
+        """As `sample`, part by part."""
+        return self._tiers.sections(now_ms)
 
     def stretch(self, factor: int) -> None:
         """The slow parts become slower with the rest."""

@@ -13,7 +13,7 @@ from sidecar.collectors.io.targets import targets
 from sidecar.collectors.machine import control
 from sidecar.collectors.tiers import SLOW, TICK, Part, Tiered
 from sidecar.errors import CollectError
-from sidecar.hooks import CollectorSettings
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Evidence, MetricInfo, Sample, Status
 
 KERNEL = Evidence("device", "2026-11-29", "Linux 6.18, control groups v1; v2 in the kernel's layout")
@@ -92,6 +92,10 @@ class CgroupCollector:
     def sample(self, now_ms: int) -> Iterable[Sample]:
         """Everything known now."""
         return self._tiers.sample(now_ms)
+
+    def sections(self, now_ms: int) -> Iterable[Section]:
+        """As `sample`, part by part."""
+        return self._tiers.sections(now_ms)
 
     def stretch(self, factor: int) -> None:
         """The slow parts become slower with the rest."""

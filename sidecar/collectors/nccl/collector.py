@@ -19,9 +19,10 @@ from sidecar.collectors.nccl.sources import Found, discover
 from sidecar.collectors.nccl.tail import MAX_BACKLOG, Tail
 from sidecar.collectors.nccl.timings import Timings
 from sidecar.hooks import CollectorSettings
-from sidecar.model import Availability, MetricInfo, Sample, Status
+from sidecar.model import Availability, Finding, MetricInfo, Sample, Status
 from sidecar.settings import Duration
 
+_WRITE = "set NCCL_DEBUG=INFO and NCCL_DEBUG_FILE on a volume that both containers mount, or collectors.nccl.logs"
 _SLOW_ROW = 3  # collectives: from here on something is wrong
 _SUSPICIOUS_MS = 300_000  # how long after the last sign
 _DISCOVER_MS = 30_000
@@ -77,24 +78,38 @@ class NcclCollector:
         self._discovered_ms: int | None = None
         self._suspicious_ms: int | None = None
         self._timeouts = 0
+        self._followed = False
         self._requested_ms: int | None = None
 
     def probe(self) -> Status:
         """Degraded where there is nothing to read: no job that uses NCCL, or none that tells where it writes."""
         self._discover()
-        if self._logs.patterns or self._records.patterns or self._dumps.reachable:
+        if self._logs.matching() or self._records.matching() or self._dumps.reachable:
             return Status(Availability.AVAILABLE)
+        if self._logs.patterns or self._records.patterns:
+            fix = "check collectors.nccl.logs and .inspector; the folder must be mounted into both containers"
+            return Status(Availability.DEGRADED, "no_file_matches", fix)
         if self._found.denied:
-            return Status(
-                Availability.DEGRADED,
-                "trainer_environment_denied",
-                "run the sidecar as the trainer's user, or set collectors.nccl.logs",
-            )
-        return Status(
-            Availability.DEGRADED,
-            "nothing_to_read",
-            "set NCCL_DEBUG=INFO and NCCL_DEBUG_FILE on a volume that both containers mount, or collectors.nccl.logs",
-        )
+            fix = "run the sidecar as the trainer's user, or set collectors.nccl.logs"
+            return Status(Availability.DEGRADED, "trainer_environment_denied", fix)
+        return Status(Availability.DEGRADED, "nothing_to_read", _WRITE)
+
+    def findings(self) -> Iterator[Finding]:
+        """For `spikewatch doctor`: each source."""
+        yield self._finding("NCCL logs", self._logs, _WRITE)
+        yield self._finding("NCCL Inspector", self._records, "build NCCL's Inspector plugin: see docs/nccl.md")
+        if self._settings.ras.enabled and self._ras.refusal:
+            yield Finding("NCCL RAS", Status(Availability.DEGRADED, "not_asked"), self._ras.refusal)
+
+    def _finding(self, what: str, tail: Tail, fix: str) -> Finding:
+        detail = f"{tail.matching()} files match, {len(tail)} are followed"
+        if tail.counts.errors:
+            status = Status(Availability.DENIED, "cannot_be_read", "run the sidecar as the trainer's user or group")
+        elif not tail.matching():
+            status = Status(Availability.UNAVAILABLE, "no_file", fix)
+        else:
+            status = Status(Availability.AVAILABLE)
+        return Finding(what, status, detail)
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
         """Takes in what was written since the last sample, and gives everything known."""
@@ -113,8 +128,12 @@ class NcclCollector:
         timings = tuple(self._timings.samples(now_ms))
         self._act(now_ms)
         yield from timings
-        yield from self._logbook.samples(self._dumps.progress)
-        yield from self._dumps.samples()
+        self._followed = self._followed or len(self._logs) > 0
+        if self._followed:  # without a log nobody watches, and then nothing is zero
+            yield from self._logbook.samples()
+        yield from self._logbook.progress(self._dumps.progress)
+        if self._dumps.reachable:
+            yield from self._dumps.samples()
         yield from self._ras.samples(now_ms)
         yield from self._reading()
 

@@ -109,11 +109,8 @@ class Logbook:
             case _:
                 pass
 
-    def samples(self, dumped: Mapping[int, tuple[int, int]]) -> Iterator[Sample]:
-        """What is known now. What the log never spoke of is left out; events that did not happen count 0.
-
-        `dumped`: rank → newest collective (enqueued, completed) as its flight recorder says; it wins over the log.
-        """
+    def samples(self) -> Iterator[Sample]:
+        """What is known now. What the log never spoke of is left out; events that did not happen count 0."""
         for family in FAMILIES:
             yield Sample("spikewatch_nccl_warnings_total", (("family", family),), self._warnings[family])
         for op in (*OPS, "other"):
@@ -131,6 +128,12 @@ class Logbook:
             yield Sample("spikewatch_nccl_downgraded_routes", (), self._routes.downgraded())
         if self._init_seconds is not None:
             yield Sample("spikewatch_nccl_init_seconds", (), self._init_seconds)
+
+    def progress(self, dumped: Mapping[int, tuple[int, int]]) -> Iterator[Sample]:
+        """How far each rank had come when that was told last.
+
+        `dumped`: rank → newest collective (enqueued, completed) as its flight recorder says; it wins over the log.
+        """
         for rank, (enqueued, completed) in {**self._progress, **dumped}.items():
             labels = (("rank", str(rank)),)
             yield Sample("spikewatch_nccl_last_enqueued_collective", labels, enqueued)

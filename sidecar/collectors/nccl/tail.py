@@ -61,6 +61,10 @@ class Tail:
         """Files that are followed now."""
         return sum(not file.gone for file in self._files.values())
 
+    def matching(self) -> int:
+        """Files there are now, whether or not they can be read."""
+        return len(self._present())
+
     def read(self, budget: int = 8 << 20) -> Iterator[Piece]:
         """The lines that came since the last call, ending soon after `budget` bytes.
 
