@@ -1,0 +1,197 @@
+"""Real ranks under gloo change what they share at one step or not at all, whatever happens to one of them meanwhile."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+JOB = Path(__file__).with_name("agreement_job.py")
+PATIENCE = 3.0  # seconds, as the job is told: the deadline of a proposal
+LIVENESS = 150.0  # seconds: only a hang takes so long
+
+STOPPED = 1.0  # seconds for which a stopped rank is stopped
+
+# before and after each step of the protocol, on the leading rank and on another
+PHASES = [
+    (phase, rank) for phase in ("hearing", "answering", "learning", "carrying out", "reporting") for rank in (0, 1)
+]
+PHASES += [("proposing", 0), ("proposing after", 0), ("deciding", 0), ("deciding after", 0), ("answering after", 1)]
+
+
+def settings_of(tmp_path, **settings):
+    told = {"out": str(tmp_path), "steps": 20, "changes": 4, "seed": 1, "most": 4_000, **settings}
+    return json.dumps({**told, "pace": {"patience": PATIENCE}})
+
+
+@contextlib.contextmanager
+def job(tmp_path, world, **settings):
+    """The ranks' processes, ended in any case."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, str(JOB), settings_of(tmp_path, **settings)]
+    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    shared |= {"SPIKEWATCH_SOCKET": str(tmp_path / "nobody"), "PYTHONPATH": str(ROOT)}
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+            rank.stderr.close()
+
+
+def ended(tmp_path, ranks):
+    """What each rank saw, once all have ended well."""
+    for rank in ranks:
+        _, said = rank.communicate(timeout=LIVENESS)
+        assert rank.returncode == 0, said[-2000:]
+    return [json.loads((tmp_path / f"rank{number}.json").read_text()) for number in range(len(ranks))]
+
+
+def check(seen, changes):
+    """The ranks never differed, and everything ordered came to an end."""
+    assert [rank["unequal"] for rank in seen] == [0] * len(seen)
+    assert [rank["errors"] for rank in seen] == [0] * len(seen)
+    assert len({(rank["steps"], rank["values"]) for rank in seen}) == 1
+    assert len(seen[0]["ends"]) == changes
+    return Counter(state for state, *_ in seen[0]["ends"])
+
+
+def continued(process, seconds):
+    """A stopped rank goes on after a while."""
+    until = time.monotonic() + LIVENESS
+    while time.monotonic() < until:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "T":
+            time.sleep(seconds)
+            process.send_signal(signal.SIGCONT)
+            return
+        assert process.poll() is None
+        time.sleep(0.02)
+    raise AssertionError("it never stopped")
+
+
+def trouble(act, phase, rank, seconds=0.0):
+    """Happens once, in the second change or so."""
+    return {"act": act, "phase": phase, "rank": rank, "at": 3, "seconds": seconds}
+
+
+def stopped_or_slow(tmp_path, act, phase, rank, world=2, changes=3):
+    """A job in which one rank stands still for a while; what the ranks saw."""
+    seconds = STOPPED if act == "stop" else 1.5 * PATIENCE
+    with job(tmp_path, world, trouble=trouble(act, phase, rank, seconds), changes=changes) as ranks:
+        if act == "stop":
+            continued(ranks[rank], seconds)
+        seen = ended(tmp_path, ranks)
+    assert seen[rank]["trouble"] >= 3
+    others = [one["longest"] for number, one in enumerate(seen) if number != rank]
+    assert max(others) < PATIENCE, "a training thread waited for another rank"
+    return seen
+
+
+def killed(tmp_path, phase, rank):
+    """A job in which one rank is killed: how many seconds the others lived on, and what they saw."""
+    with job(tmp_path, 2, trouble=trouble("kill", phase, rank), changes=3) as ranks:
+        ranks[rank].wait(LIVENESS)
+        assert ranks[rank].returncode == -signal.SIGKILL
+        died = time.monotonic()
+        _, said = ranks[1 - rank].communicate(timeout=LIVENESS)
+        lived_on = time.monotonic() - died
+        assert ranks[1 - rank].returncode == 1, said[-2000:]  # gloo tells it that a peer is gone
+    return lived_on, json.loads((tmp_path / f"rank{1 - rank}.json").read_text())
+
+
+def restarted(tmp_path, phase, rank):
+    """The same under torchrun, which starts all ranks again: what they then saw."""
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    told = settings_of(tmp_path, trouble=trouble("kill", phase, rank), changes=3)
+    done = subprocess.run(
+        [sys.executable, *launch, str(JOB), told],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "SPIKEWATCH_SOCKET": "/nowhere/s", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=LIVENESS,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "trouble").exists()
+    return [json.loads((tmp_path / f"rank{number}.json").read_text()) for number in (0, 1)]
+
+
+def test_two_ranks_apply_random_changes_at_one_step_and_never_differ(tmp_path):
+    with job(tmp_path, 2, changes=8, seed=5) as ranks:
+        seen = ended(tmp_path, ranks)
+    ends = check(seen, 8)
+    assert ends["kept"] + ends["reverted"] >= 6
+    assert seen[0]["values"] > 4
+
+
+def test_one_of_four_ranks_answers_too_late_and_nothing_hangs_or_differs(tmp_path):
+    check(stopped_or_slow(tmp_path, "slow", "hearing", 3, world=4, changes=3), 3)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3600)
+def test_two_hundred_random_changes_on_two_and_on_four_ranks(tmp_path, record_proof):
+    found = {}
+    for world in (2, 4):
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        with job(folder, world, changes=200, seed=world, most=100_000) as ranks:
+            seen = ended(folder, ranks)
+        ends = check(seen, 200)
+        assert ends["kept"] + ends["reverted"] >= 190
+        found[f"{world} ranks"] = {
+            "changes": 200,
+            **ends,
+            "steps": seen[0]["steps"],
+            "steps after which weights or shared values differed": 0,
+            "longest call of run.step in milliseconds": round(max(rank["longest"] for rank in seen) * 1e3, 1),
+        }
+    record_proof("agreement", found)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3600)
+def test_a_rank_stopped_slow_or_killed_in_every_phase(tmp_path, record_proof):
+    """Nothing differs, nobody waits for longer than the deadline, and the training goes on: here, or restarted."""
+    found = {}
+    for phase, rank in PHASES:
+        case = found[f"rank {rank}, {phase}"] = {}
+        for act in ("stop", "slow", "kill", "restart"):
+            folder = tmp_path / f"{phase} {rank} {act}"
+            folder.mkdir()
+            if act == "kill":
+                lived_on, seen = killed(folder, phase, rank)
+                assert seen["unequal"] == 0
+                assert lived_on < 2 * PATIENCE + 15
+                case["killed: seconds until the other rank's own library ended it"] = round(lived_on, 1)
+            elif act == "restart":
+                seen = restarted(folder, phase, rank)
+                assert {(one["restarts"], one["epoch"].rpartition(":")[2]) for one in seen} == {(1, "1")}
+                case["restarted under torchrun"] = dict(check(seen, 3))
+            else:
+                case[{"stop": "stopped", "slow": "slow"}[act]] = dict(
+                    check(stopped_or_slow(folder, act, phase, rank), 3)
+                )
+    record_proof("agreement_faults", {"deadline in seconds": PATIENCE, "phases": found})
