@@ -10,6 +10,7 @@ from typing import Any
 from spikewatch import layout
 from spikewatch.adapters import accelerate
 from spikewatch.adapters.huggingface_loop import Loop, why_not_split
+from spikewatch.adapters.huggingface_seeds import follow_workers
 from spikewatch.adapters.microbatch import NAMES, Splitting
 from spikewatch.attaching import attach
 from spikewatch.knob import Absent
@@ -98,6 +99,7 @@ class Callback:
         optimizer_itself, scaler = accelerate.inner(optimizer), getattr(optimizer, "scaler", None)
         wrapped = getattr(trainer, "model_wrapped", None) or model
         loader = accelerate.base(train_dataloader)
+        follow_workers(loader)
         run = attach(wrapped, optimizer_itself, loader, scaler, **self._options)
         if run._parts is None:
             return

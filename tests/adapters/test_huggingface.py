@@ -41,3 +41,36 @@ def test_workers_change_amid_an_epoch_and_the_trainer_sees_the_same_batches(trai
     from matrix import num_workers
 
     num_workers(train)
+
+
+def test_workers_of_two_ranks_draw_other_numbers_whatever_their_count(train):
+    import functools
+
+    import torch
+    from torch.utils.data import DataLoader
+    from transformers.trainer_utils import seed_worker
+
+    from spikewatch.adapters.huggingface_seeds import follow_workers
+
+    def draws(rank, declared, workers, followed):
+        loader = DataLoader(Draws(), 1, num_workers=workers, generator=torch.Generator().manual_seed(3))
+        loader.worker_init_fn = functools.partial(seed_worker, num_workers=declared, rank=rank)
+        if followed:
+            follow_workers(loader)
+        return [int(batch) for batch in loader]
+
+    assert draws(1, 2, 2, followed=True) == draws(1, 2, 2, followed=False)
+    assert set(draws(0, 1, 2, followed=False)) & set(draws(1, 1, 2, followed=False))  # what this is about
+    assert not set(draws(0, 1, 2, followed=True)) & set(draws(1, 1, 2, followed=True))
+
+
+class Draws:
+    """Four samples that are random numbers."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        import torch
+
+        return torch.randint(2**40, ())
