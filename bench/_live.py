@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-START_S = 20.0
+START_S = 60.0
 
 
 class Live:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -80,10 +81,15 @@ def ratio(pairs: Pairs, rng: random.Random) -> Estimate:
     return Estimate(math.exp(found.value), math.exp(found.low), math.exp(found.high))
 
 
-def alternated(pairs: int, step: Callable[[bool], T], rng: random.Random) -> list[tuple[T, T]]:
-    """`step(True)` and `step(False)` one after the other, `pairs` times, each pair in a random order."""
-    found = []
-    for _ in range(pairs):
+def alternated(
+    pairs: int, step: Callable[[bool], T], rng: random.Random, seconds: float = math.inf
+) -> list[tuple[T, T]]:
+    """`step(True)` and `step(False)` one after the other, `pairs` times, each pair in a random order; fewer where that
+    would take longer than `seconds`.
+    """
+    found: list[tuple[T, T]] = []
+    until = time.monotonic() + seconds
+    while len(found) < pairs and (not found or time.monotonic() < until):
         first = rng.random() < 0.5
         done = {which: step(which) for which in (first, not first)}
         found.append((done[True], done[False]))

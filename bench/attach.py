@@ -37,18 +37,28 @@ CONFIG: dict[str, Any] = {"responses": []}
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many pairs of steps."""
+    """How many pairs of steps, and for how long at most: a busy machine makes fewer."""
 
     pairs_1ms: int
     pairs_10ms: int
     pairs_trouble: int
+    longest_s: tuple[float, float, float]
     settle_s: float
     troubles: tuple[str, ...]
 
 
 TROUBLES = ("well", "killed", "stopped", "restarted over and over", "replaced by garbage", "killed, folder removed")
-FULL = Size(pairs_1ms=8000, pairs_10ms=4500, pairs_trouble=1500, settle_s=0.5, troubles=TROUBLES)
-QUICK = Size(pairs_1ms=30, pairs_10ms=5, pairs_trouble=20, settle_s=0.05, troubles=("stopped", "replaced by garbage"))
+FULL = Size(
+    pairs_1ms=8000, pairs_10ms=4500, pairs_trouble=2500, longest_s=(40, 150, 12), settle_s=0.5, troubles=TROUBLES
+)
+QUICK = Size(
+    pairs_1ms=30,
+    pairs_10ms=5,
+    pairs_trouble=20,
+    longest_s=(9, 9, 9),
+    settle_s=0.05,
+    troubles=("stopped", "replaced by garbage"),
+)
 
 Found = list[tuple[tuple[int, int], tuple[int, int]]]
 
@@ -59,13 +69,16 @@ def costs(size: Size, rng: random.Random) -> dict[str, Row]:
 
     rows: dict[str, Row] = {}
     with _live.sidecar(CONFIG) as live:
-        for step_ms, pairs in ((1.0, size.pairs_1ms), (10.0, size.pairs_10ms)):
+        for step_ms, pairs, longest in zip(
+            (1.0, 10.0), (size.pairs_1ms, size.pairs_10ms), size.longest_s, strict=False
+        ):
             loop = Loop(step_ms)
             with loop.attached(live.socket) as run:
                 _wait(lambda run=run: run.connected)
-                found, thread = _measured(loop, pairs, rng)
+                found, thread = _measured(loop, pairs, longest, rng)
                 errors = run._parts.meter.errors if run._parts is not None else -1
             label = f"steps of {step_ms:g} ms"
+            rows[f"pairs, {label}"] = row(len(found), "")
             rows[f"step without, {label}"] = row(statistics.median(b[0] for _, b in found) / 1e6, "ms")
             for q, name in ((0.5, "p50"), (0.99, "p99")):
                 rows[f"run.step() {name}, {label}"] = below(_paired.quantile(loop.calls, q) / 1e3, "us", ADDED_LIMIT)
@@ -96,13 +109,13 @@ def _interval(name: str, found: _paired.Estimate, limit: float, unit: str, divis
     }
 
 
-def _measured(loop: Any, pairs: int, rng: random.Random) -> tuple[Found, float]:
+def _measured(loop: Any, pairs: int, seconds: float, rng: random.Random) -> tuple[Found, float]:
     """The pairs, and the CPU time of the client's thread per second meanwhile."""
     from bench._attached import thread_cpu_ns
 
     ids = [t.native_id for t in threading.enumerate() if t.name == THREAD_NAME and t.native_id is not None]
     before, began = sum(map(thread_cpu_ns, ids)), time.perf_counter_ns()
-    found = _paired.alternated(pairs, loop.step, rng)
+    found = _paired.alternated(pairs, loop.step, rng, seconds)
     return found, (sum(map(thread_cpu_ns, ids)) - before) / (time.perf_counter_ns() - began)
 
 
@@ -125,7 +138,7 @@ def trouble(size: Size, rng: random.Random) -> dict[str, Row]:
                     loop.exceptions = 0
                     with condition(live):
                         time.sleep(size.settle_s)
-                        found, _ = _measured(loop, size.pairs_trouble, rng)
+                        found, _ = _measured(loop, size.pairs_trouble, size.longest_s[2], rng)
                     errors = run._parts.meter.errors if run._parts is not None else -1
             finally:
                 live.kill()

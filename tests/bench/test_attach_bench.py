@@ -75,3 +75,4 @@ def test_each_pair_has_both_kinds_and_what_they_gave():
 
     assert _paired.alternated(20, step, random.Random(1)) == [("with", "without")] * 20
     assert {tuple(asked[n : n + 2]) for n in range(0, 40, 2)} == {(True, False), (False, True)}
+    assert len(_paired.alternated(20, step, random.Random(1), seconds=0)) == 1

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
 ENDS = ("killed", "asked to stop", "stopped, then killed", "replaced by garbage", "its folder removed")
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Rows:
