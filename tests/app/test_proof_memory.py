@@ -1,0 +1,81 @@
+"""Memory under churn: ten minutes of GPUs that are divided anew every two seconds and processes that come and go."""
+
+import datetime
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench._live import sidecar
+
+ROOT = Path(__file__).parents[2]
+SECONDS, WARM_UP = 600, 150  # the store keeps a minute here; what it keeps at most is reached well within the warm-up
+MAX_SLOPE = 100.0  # kB a minute: a leak of one label set a series would be ten times that
+
+
+def story(library, scenario, seconds, warm_up):
+    """(seconds since start, resident kB, PSS kB of the tree) of a real sidecar while everything changes."""
+    nvml = {"library_path": str(library), "slow": "1s", "rare": "1s"}
+    config = {
+        "collectors": {"nvml": nvml, "process": {"interval": "1s"}},
+        "store": {"min_keep": "1m"},
+        "collector_cpu_budget": None,
+    }
+    seen, turn, sleepers = [], 0, []
+    with sidecar(config) as live:
+        began = time.monotonic()
+        try:
+            while (now := time.monotonic() - began) < seconds:
+                turn += 1
+                divided = {f"gpu{g}.migs": 1 + (turn + g) % 7 for g in range(4, 8)}
+                uuids = {f"gpu{g}.mig{m}.uuid": (turn * 7 + m) % 10_000 for g in range(4, 8) for m in range(7)}
+                scenario.set({**divided, **uuids, "gpu0.xid": 13 + turn % 2, "gpu3.fail.any": 15 * (turn % 5 == 0)})
+                sleepers.append(subprocess.Popen(["sleep", "30"]))
+                if len(sleepers) > 8:
+                    gone = sleepers.pop(0)
+                    gone.kill()
+                    gone.wait(10)
+                if turn % 5 == 0 and now > warm_up:
+                    seen.append((now, live.resident_bytes() / 1000, live.proportional_bytes() / 1000))
+                time.sleep(max(0.0, began + 2 * turn - time.monotonic()))
+            page = live.get("/metrics").decode()
+        finally:
+            for one in sleepers:
+                one.kill()
+                one.wait(10)
+    return seen, page
+
+
+@pytest.mark.proof
+def test_memory_does_not_grow_while_series_come_and_go_for_ten_minutes(tmp_path):
+    import fakenvml
+
+    if fakenvml.compiler() is None:
+        pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1 with")
+    library = fakenvml.build(tmp_path / "lib")
+    scenario = fakenvml.Scenario(tmp_path / "scenario", 8)
+    os.environ.update(scenario.environment)
+    try:
+        seen, page = story(library, scenario, SECONDS, WARM_UP)
+    finally:
+        del os.environ["FAKE_NVML"]
+    times, resident, shared = map(np.array, zip(*seen, strict=True))
+    slope, whole = (60 * float(np.polyfit(times, kilobytes, 1)[0]) for kilobytes in (resident, shared))
+    proof = {
+        "seconds": SECONDS,
+        "resident_mb": round(float(resident.max()) / 1000, 1),
+        "pss_of_the_tree_mb": round(float(shared.max()) / 1000, 1),
+        "slope_kb_per_minute": round(slope, 1),
+        "slope_of_the_tree_kb_per_minute": round(whole, 1),
+        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    (ROOT / "docs" / "proof" / "memory.json").write_text(json.dumps(proof, indent=1) + "\n")
+    assert "spikewatch_gpu_up" in page
+    assert max(slope, whole) < MAX_SLOPE, proof
+    assert resident.max() < 80_000, proof
+    assert shared.max() < 110_000, proof
