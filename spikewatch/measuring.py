@@ -59,7 +59,8 @@ class Measuring:
             self.chores += (driver,)
             self.telemetry.add(self._allocator)
         if scaler is not None and scaler.is_enabled():
-            self.search = Search(model, lambda words: self.telemetry.describe(**words), self.graphs, self._failed)
+            named = model if parallel is None else parallel.module  # by the script's own names
+            self.search = Search(named, lambda words: self.telemetry.describe(**words), self.graphs, self._failed)
 
     def graphs(self) -> bool:
         """Whether CUDA graphs were seen to hold memory."""

@@ -36,10 +36,12 @@ def model(kind):
 class Training:
     """A loop with a real GradScaler on the CPU."""
 
-    def __init__(self, kind, steps=STORM + 4, attached=True, after=lambda run, step: None, data=None, **more):
+    def __init__(
+        self, kind, steps=STORM + 4, attached=True, after=lambda run, step: None, data=None, wrap=lambda m: m, **more
+    ):
         import torch
 
-        self.model = made = model(kind)
+        self.model = made = wrap(model(kind))
         optimizer = torch.optim.SGD(made.parameters(), 0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
         run = spikewatch.attach(model=made, optimizer=optimizer, scaler=scaler, **more) if attached else None
@@ -181,6 +183,41 @@ def test_a_mode_that_is_entered_during_the_searched_step_and_outlives_it_is_not_
     assert done.search.origin.operation == "exp"
     assert not done.search.busy
     assert _get_current_dispatch_mode() is None
+
+
+def test_under_ddp_the_modules_have_their_own_names_and_every_step_is_as_without_us():
+    import torch
+
+    def under_ddp(**more):
+        return Training("exp", wrap=torch.nn.parallel.DistributedDataParallel, **more)
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        watched, plain = under_ddp(), under_ddp(attached=False)
+    finally:
+        torch.distributed.destroy_process_group()
+    origin = watched.search.origin
+    assert (origin.module, origin.operation, origin.direction) == ("2", "exp", "forward")
+    assert (watched.weights, watched.random, watched.scales) == (plain.weights, plain.random, plain.scales)
+    assert watched.errors == 0
+
+
+def test_recomputed_activations_are_searched_like_others():
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputed:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def __call__(self, x):
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    watched = Training("sqrt", wrap=Recomputed)
+    assert (watched.search.origin.operation, watched.search.origin.direction) == ("div", "backward")
+    assert watched.weights == Training("sqrt", wrap=Recomputed, attached=False).weights
 
 
 def test_it_can_be_turned_off(monkeypatch):
