@@ -16,8 +16,8 @@ class Page:
 
 
 @contextmanager
-def serving(body=""):
-    """(page, address); ends with all its connections."""
+def serving(body="", context=None):
+    """(page, address), over TLS with a `context`; ends with all its connections."""
     page = Page()
     page.body = body.encode()
 
@@ -53,6 +53,9 @@ def serving(body=""):
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    server.handle_error = lambda *args: None  # a client that refuses the certificate hangs up
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -78,9 +78,39 @@ def test_a_watchdog_time_out_is_read_in_every_form(prefix, who):
     assert (event.body.timeout_seconds, event.body.ran_seconds) == (1800, 1800.042)
 
 
+@pytest.mark.parametrize("prefix", ["", "[default0]:", "[1,3]<stdout>:", "(RayTrainWorker pid=41) ", "0: ", "host | "])
+def test_the_version_stands_alone_behind_whatever_a_launcher_puts_before_it(prefix):
+    body = one(prefix + "NCCL version 2.27.5+cuda12.9").body
+    assert (body.version, body.cuda) == ("2.27.5", "12.9")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank3]:[E1 ProcessGroupNCCL.cpp:1515] [PG 1 Rank 3] Process group watchdog thread terminated with "
+        f"exception: [Rank 3] {TIMED_OUT}",
+        f"  what():  [PG 1 Rank 3] NCCL watchdog thread terminated with exception: [Rank 3] {TIMED_OUT}",
+    ],
+    ids=["watchdog", "exception"],
+)
+def test_a_time_out_that_is_told_again_as_the_reason_of_the_end_is_not_another_time_out(line):
+    body = one(line).body
+    assert (body.kind, body.topic, body.rank, body.group) == ("watchdog_other", "terminated", 3, "1")
+
+
+def test_a_time_out_of_an_old_release_that_tells_shapes_is_read():
+    body = one(
+        "[E ProcessGroupNCCL.cpp:828] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
+        "OpType=ALLREDUCE, TensorShape=[1, 2], Timeout(ms)=1800000) ran for 1800128 milliseconds before timing out."
+    ).body
+    assert (body.rank, body.op, body.sequence, body.timeout_seconds) == (5, "ALLREDUCE", 7, 1800)
+    assert body.elements_in is None
+
+
 @pytest.mark.parametrize(
     "tail",
     [
+        "Timeout at NCCL work: 12, last enqueued NCCL work: 15, last completed NCCL work: 11.",
         "Exception (either an error or timeout) detected by watchdog at work: 12, last enqueued NCCL work: 15, "
         "last completed NCCL work: 11.",
         "failure detected by watchdog at work sequence id: 12 PG status: last enqueued work: 15, "

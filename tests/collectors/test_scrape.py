@@ -1,6 +1,9 @@
 """Scraping real servers on the loopback: what their pages say, under which labels, and what is refused."""
 
 import gzip
+import shutil
+import ssl
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -234,6 +237,25 @@ def test_credentials_are_sent_and_a_token_file_is_read_anew(server, scraper, tmp
     basic = scraper([job(address, basic_auth={"username": "u", "password": "p"})])
     basic.once()
     assert [headers["Authorization"] for _, headers in page.requests] == ["Bearer first", "Bearer second", "Basic dTpw"]
+
+
+def test_a_server_with_a_certificate_is_trusted_by_its_authority_only(scraper, tmp_path):
+    if not shutil.which("openssl"):
+        pytest.skip("the openssl command makes the certificate")
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    command = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-subj", "/CN=metrics.test", "-addext", "subjectAltName=DNS:metrics.test", "-days", "2", *files]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with serving("secure 1\n", context) as (_, address):
+        assert failure(scraper, address, scheme="https") == "unreachable"
+        tls = {"ca_file": str(tmp_path / "cert.pem"), "server_name": "metrics.test"}
+        found = scraper([job(address, scheme="https", tls_config=tls)]).once()
+        assert found["secure", f"instance={address}", "job=gw"] == 1
+        found = scraper([job(address, scheme="https", tls_config={"insecure_skip_verify": True})]).once()
+        assert found["secure", f"instance={address}", "job=gw"] == 1
+        assert failure(scraper, address, scheme="https", tls_config={"ca_file": "/nowhere"}) == "credentials"
 
 
 def test_a_configured_source_is_declared_even_while_its_target_is_down(scraper):

@@ -71,7 +71,7 @@ class IoCollector:
         )
 
     def probe(self) -> Status:
-        """Degraded where the trainer's processes are not visible, or do not let us read their numbers."""
+        """Degraded where the pod's processes are not visible, or none lets us read its numbers."""
         self._feature = features.probe(self._root)
         try:
             self._processes = targets(self._root, self._settings.commands)
@@ -80,7 +80,7 @@ class IoCollector:
         if not self._processes:
             return Status(Availability.DEGRADED, "no_other_processes_visible", _SHARED)
         list(self._usage.samples(self._processes))
-        if self._usage.denied:
+        if not self._usage.seen:
             return Status(Availability.DEGRADED, "process_io_denied", _SHARED)
         return Status(Availability.AVAILABLE)
 
@@ -107,7 +107,8 @@ class IoCollector:
             f"{feature.operations} operations; {len(self._rings)} rings open in the pod",
         )
         if self._rings.denied or self._usage.denied:
-            yield Finding("process io", Status(Availability.DENIED, "process_io_denied", _SHARED))
+            detail = f"{self._usage.denied} processes deny their numbers, {self._usage.seen} give them"
+            yield Finding("process io", Status(Availability.DENIED, "process_io_denied", _SHARED), detail)
         if not pressure.totals(self._root / "pressure/io"):
             fix = "boot the node with psi=1"
             yield Finding("pressure", Status(Availability.UNAVAILABLE, "no_pressure_information", fix))

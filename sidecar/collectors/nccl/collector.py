@@ -89,7 +89,7 @@ class NcclCollector:
         if self._logs.patterns or self._records.patterns:
             fix = "check collectors.nccl.logs and .inspector; the folder must be mounted into both containers"
             return Status(Availability.DEGRADED, "no_file_matches", fix)
-        if self._found.denied:
+        if self._found.denied and not self._found.seen:
             fix = "run the sidecar as the trainer's user, or set collectors.nccl.logs"
             return Status(Availability.DEGRADED, "trainer_environment_denied", fix)
         return Status(Availability.DEGRADED, "nothing_to_read", _WRITE)

@@ -333,7 +333,7 @@ class WatchdogOther(Body):
     kind: ClassVar[str] = "watchdog_other"
     rank: int | None
     group: str
-    topic: str  # "dump_timeout", "data_inconsistent", "abort", "heartbeat", "other"
+    topic: str  # terminated, dump_signal, dump_timeout, data_inconsistent, abort, heartbeat, other
     message: str
 
 

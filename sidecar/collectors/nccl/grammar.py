@@ -24,6 +24,7 @@ _LEVELS = ("INFO", "WARN", "CALL", "TRACE", "ABORT", "VERSION")
 _NUMBER_LENGTH = 18  # longer digits are no pid
 _LINE_LENGTH = 4096  # NCCL cuts its own lines at 1024 bytes; and Python refuses to read a number of 4300 digits
 _LONG = 110  # characters; most longer messages are collectives, which are looked at before the cache
+_LAUNCHER_ENDS = ":)]>|"  # the last character of what launchers put before a line
 _CACHED = 4096  # entries of each cache: a job prints a few headers and a few hundred different messages
 
 
@@ -111,8 +112,10 @@ class LogParser:
     def _beside(self, line: str, number: int) -> Event | None:
         """Lines without NCCL's header: its version, PyTorch's watchdog, and the demonstrations'."""
         body: Meaning | None = watchdog.meaning(line)
-        if body is None and (at := line.find("NCCL version ")) >= 0 and not line[:at].strip(" \t\r").rpartition(" ")[2]:
-            body = messages.version(line[at:])
+        if body is None and (at := line.find("NCCL version ")) >= 0:
+            before = line[:at].rstrip()
+            if not before or before[-1] in _LAUNCHER_ENDS:  # and not in the middle of a sentence
+                body = messages.version(line[at:])
         if body is None and ("time=" in line or "Timed out waiting for GPU" in line):
             body = synthetic.meaning(line)
         return None if body is None else Event(number, None, body)

@@ -27,6 +27,7 @@ class Found:
     inspector: set[str] = field(default_factory=set)
     dumps: str = ""
     pipes: str = ""
+    seen: int = 0  # processes whose environment we could read
     denied: int = 0  # processes of others, whose environment we may not read
 
 
@@ -51,6 +52,7 @@ def discover(proc_root: Path, ours: frozenset[int]) -> Found:
         except OSError:
             found.denied += 1
             continue
+        found.seen += 1
         if variables:
             _take(found, variables, _root(process, proc_root))
             found.logs.update(_outputs(process))

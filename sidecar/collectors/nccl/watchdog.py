@@ -16,10 +16,14 @@ _TIMEOUT = re.compile(
 )
 _FIELD = re.compile(r"(SeqNum|OpType|NumelIn|NumelOut|Timeout)(?:\(ms\))?=(\w+)")
 _STATUS = re.compile(
-    r"detected by watchdog at work(?: sequence id)?: (?P<failed>\d+)\D.*?"
+    r"(?:detected by watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<failed>\d+)\D.*?"
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
+# What ended the watchdog is printed again, by it and by the program that dies of it: the same time-out, not another.
+_TERMINATED = "thread terminated with exception"
 _TOPICS: tuple[tuple[str, str], ...] = (
+    ("terminated", _TERMINATED),
+    ("dump_signal", "received a dump signal"),
     ("dump_timeout", "flight recorder dumps"),
     ("data_inconsistent", "might run on corrupted/incomplete data"),
     ("abort", "taking the entire process down"),
@@ -29,6 +33,8 @@ _TOPICS: tuple[tuple[str, str], ...] = (
 
 def meaning(line: str) -> Body | None:
     """What a line of PyTorch's NCCL process group says; None for a line that is not one."""
+    if _TERMINATED in line:
+        return _other(line)
     if "WorkNCCL(" in line and (found := _timeout(line)) is not None:
         return found
     if "last enqueued" in line and (status := _STATUS.search(line)) is not None:
@@ -68,7 +74,10 @@ def _timeout(line: str) -> WatchdogTimeout | None:
 
 def _other(line: str) -> WatchdogOther:
     who = _WHO_ALONE.search(line)
-    message = line[who.end() :] if who else line.partition("ProcessGroupNCCL.cpp:")[2].partition("]")[2]
+    if who is not None:
+        message = line[who.end() :]
+    else:
+        message = line.partition("ProcessGroupNCCL.cpp:")[2].partition("]")[2] or line
     return WatchdogOther(
         rank=int(who["rank"]) if who else None,
         group=_group(who["group"]) if who else "",
