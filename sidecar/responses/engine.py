@@ -23,7 +23,7 @@ from sidecar.responses.measure import Measure, OneTick
 from sidecar.responses.records import Records
 from sidecar.responses.records import details as phase_details
 from sidecar.responses.response import Mode, Policy, Response
-from sidecar.responses.statistics import Judgement, Window
+from sidecar.responses.statistics import Judgement, Level, Window
 from sidecar.responses.tally import Tally
 from sidecar.responses.trial import OOM_FACT
 from sidecar.responses.trials import Trials
@@ -87,14 +87,15 @@ class Responder:
 
     def exprs(self) -> tuple[str, ...]:
         """Every expression it will evaluate."""
-        return tuple(dict.fromkeys(e for r in self._responses.values() for e in (r.verify.expr, *r.verify.abort_if)))
+        return tuple(dict.fromkeys(e for r in self._responses.values() for e in (r.verify.expr, *r.verify.watched)))
 
     def spans(self) -> dict[str, int]:
-        """For each verified expression, how far back its samples are read, in ms, beside the expression's own range."""
+        """For each verified or guarded expression, how far back it is read, in ms, beside its own range."""
         spans: dict[str, int] = {}
         for r in self._responses.values():
             longest = max(r.verify.baseline_ms, r.verify.window_ms) * self._policy.stretch
-            spans[r.verify.expr] = max(spans.get(r.verify.expr, 0), longest)
+            for expr in (r.verify.expr, *(guard.expr for guard in r.verify.guards)):
+                spans[expr] = max(spans.get(expr, 0), longest)
         return spans
 
     def responses(self) -> tuple[tuple[Response, Mode], ...]:
@@ -281,7 +282,10 @@ class Responder:
         baseline = self._gate.baseline(response, episode.alert.active_at_ms, sight, turn.measure, now_ms)
         if isinstance(baseline, Refusal):
             return baseline
-        self._begin(episode, attempt, response, baseline, now_ms)
+        levels = self._gate.levels(response, baseline, turn.measure)
+        if isinstance(levels, Refusal):
+            return levels
+        self._begin(episode, attempt, response, baseline, levels, now_ms)
         return None
 
     def _unapproved(
@@ -332,11 +336,19 @@ class Responder:
             oom_kills=self._facts().get(OOM_FACT) if phase is Phase.INTENDED else None,
         )
 
-    def _begin(self, episode: Episode, attempt: Attempt, response: Response, baseline: Window, now_ms: int) -> None:
+    def _begin(
+        self,
+        episode: Episode,
+        attempt: Attempt,
+        response: Response,
+        baseline: Window,
+        levels: Mapping[str, Level],
+        now_ms: int,
+    ) -> None:
         x = self._experiment(episode, attempt, response, Phase.INTENDED, now_ms)
         by = attempt.approved_by or "mode act"
         self._book.decide(episode, attempt, Refusal("acted"), now_ms, change_id=x.change_id, by=by)
-        self._trials.begin(x, response, baseline, now_ms)
+        self._trials.begin(x, response, baseline, levels, now_ms)
 
     def _worth(self, judgement: Judgement | None) -> float | None:
         """What the gain is worth: the hours of before that an hour does now, less one, at the pod's price."""

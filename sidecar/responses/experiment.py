@@ -124,6 +124,7 @@ class Seen:
     outcome: Outcome
     settle_ms: int = 0
     broken: str = ""
+    detail: str = ""  # more about `broken`, for people
     judgement: Judgement | None = None
 
 

@@ -14,7 +14,7 @@ from sidecar.responses.killswitch import Halt
 from sidecar.responses.limits import Ledger, in_rollout, refusal
 from sidecar.responses.measure import Measure
 from sidecar.responses.response import Mode, Policy, Response
-from sidecar.responses.statistics import Window, lacks
+from sidecar.responses.statistics import Level, Window, lacks, level_of
 from sidecar.responses.trials import unit_of
 
 
@@ -132,11 +132,28 @@ class Gate:
             for expr in response.verify.abort_if:
                 if measure.evaluate(expr, now_ms):
                     return Refusal("guard_broken", expr)
+            for expr in response.verify.watched:
                 if not measure.seen(expr, now_ms):
                     return Refusal("guard_absent", expr)
         except QueryError as e:
             return Refusal("query_error", str(e))
         return None
+
+    def levels(self, response: Response, baseline: Window, measure: Measure) -> Mapping[str, Level] | Refusal:
+        """Where each guarded value stood over the baseline; what is not a finite number is broken before it begins."""
+        found: dict[str, Level] = {}
+        for guard in response.verify.guards:
+            try:
+                values = [v for _, v in measure.values(guard.expr, baseline.after_ms, baseline.until_ms)]
+            except QueryError as e:
+                return Refusal("query_error", str(e))
+            if len(values) < self._policy.min_samples:
+                return Refusal("thin_baseline", f"{len(values)} values of {guard.expr}")
+            level = level_of(values)
+            if level is None:
+                return Refusal("guard_broken", guard.expr)
+            found[guard.expr] = level
+        return found
 
     def baseline(
         self, response: Response, active_at_ms: int, sight: Sight, measure: Measure, now_ms: int

@@ -15,7 +15,7 @@ from sidecar.errors import ConfigError, Problem, QueryError, TemplateError
 from sidecar.hooks import Remediation
 from sidecar.responses import matchers
 from sidecar.responses.parameters import Templated, templates_in
-from sidecar.responses.response import Approval, Limits, Mode, Response, Verify
+from sidecar.responses.response import Approval, Guard, Limits, Mode, Response, Verify
 from sidecar.responses.shapes import (
     CapsShape,
     FileShape,
@@ -211,6 +211,10 @@ class _Loader:
         for j, guard in enumerate(guards if isinstance(guards, list) else []):
             if isinstance(guard, str):
                 self._compiled((*path, "verify", "abort_if", j), guard)
+        values = verify.get("guards")
+        for j, value in enumerate(values if isinstance(values, list) else []):
+            if isinstance(value, dict) and isinstance(value.get("expr"), str):
+                self._compiled((*path, "verify", "guards", j, "expr"), value["expr"], counts=False)
         expr = verify.get("expr")
         longest = self._compiled((*path, "verify", "expr"), expr) if isinstance(expr, str) else None
         if shape is not None:
@@ -227,10 +231,11 @@ class _Loader:
                 f"shorter than the {durations.text(longest)} range in expr: it settles for longer than it measures",
             )
 
-    def _compiled(self, path: tuple[str | int, ...], expr: str) -> int | None:
-        """The expression's longest range in ms; None where it is wrong."""
+    def _compiled(self, path: tuple[str | int, ...], expr: str, *, counts: bool = True) -> int | None:
+        """The expression's longest range in ms; None where it is wrong. `counts`: its increments will be taken."""
         try:
-            promql.increments(expr)
+            if counts:
+                promql.increments(expr)
             program = promql.compile([expr])
             if (found := promql.kind(program.node(expr))) != "vector":
                 raise QueryError(f"must give an instant vector, not a {_KINDS.get(found, found)}", expr)
@@ -261,7 +266,13 @@ def _response(
         params=params,
         mode=Mode[shape.mode.upper()],
         verify=Verify(
-            verify.expr, Goal(verify.goal), verify.by, verify.baseline, verify.window, tuple(verify.abort_if)
+            verify.expr,
+            Goal(verify.goal),
+            verify.by,
+            verify.baseline,
+            verify.window,
+            tuple(verify.abort_if),
+            tuple(Guard(guard.expr, guard.z) for guard in verify.guards),
         ),
         limits=Limits(limits.scope, limits.cooldown, limits.per_hour, limits.max_ineffective, limits.rollout),
         approval=Approval(shape.approval.owner, shape.approval.expires),

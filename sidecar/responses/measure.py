@@ -31,6 +31,10 @@ class Measure(Protocol):
         """The elements of `expr` at `t_ms`."""
         ...
 
+    def values(self, expr: str, after_ms: int, until_ms: int) -> Sequence[tuple[int, float]]:
+        """The largest element of `expr` at each sample time in (after_ms, until_ms], not a number where one is none."""
+        ...
+
     def seen(self, expr: str, t_ms: int) -> bool:
         """Whether every series name that `expr` reads has a sample that `t_ms` still sees."""
         ...
@@ -58,6 +62,10 @@ class OneTick:
     def evaluate(self, expr: str, t_ms: int) -> Sequence[tuple[Labels, float]]:
         """As in `Measure`."""
         return self._once(("evaluate", expr, t_ms), self._measure.evaluate, expr, t_ms)
+
+    def values(self, expr: str, after_ms: int, until_ms: int) -> Sequence[tuple[int, float]]:
+        """As in `Measure`."""
+        return self._once(("values", expr, after_ms, until_ms), self._measure.values, expr, after_ms, until_ms)
 
     def seen(self, expr: str, t_ms: int) -> bool:
         """As in `Measure`."""

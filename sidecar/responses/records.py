@@ -132,10 +132,14 @@ class Records:
         data = {"command": send.value, "failed": problem}
         self._journal.note(Entry(now_ms, "command", x.episode, x.response, x.change_id, data))
 
-    def verdict(self, x: Experiment, judgement: Judgement | None, usd_per_hour: float | None, now_ms: int) -> None:
+    def verdict(
+        self, x: Experiment, judgement: Judgement | None, usd_per_hour: float | None, now_ms: int, detail: str = ""
+    ) -> None:
         """What an experiment came to, with the numbers behind it."""
         assert x.verdict is not None
         data: dict[str, Any] = {"verdict": x.verdict.value, "reason": x.reason, "remediation": x.remediation}
+        if detail:
+            data["detail"] = detail
         if judgement is not None and judgement.estimate is not None:
             estimate = judgement.estimate
             data["gain_percent"] = round(estimate.gain * 100, 3)

@@ -30,8 +30,18 @@ class Mode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """A value that must not rise by more than `z` robust deviations while a change is on trial."""
+
+    expr: str
+    z: float = 6.0
+
+
+@dataclass(frozen=True, slots=True)
 class Verify:
-    """How a change is judged. `by` is a ratio (0.05 = 5 %); any element of an `abort_if` expression breaks it off."""
+    """How a change is judged. `by` is a ratio (0.05 = 5 %); any element of an `abort_if` expression breaks it off, and
+    so does a guard that leaves its range.
+    """
 
     expr: str
     goal: Goal
@@ -39,6 +49,12 @@ class Verify:
     baseline_ms: int
     window_ms: int
     abort_if: tuple[str, ...] = ()
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """Every expression beside `expr`; what they read must exist."""
+        return (*self.abort_if, *(g.expr for g in self.guards))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,18 @@ class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class GuardShape(Closed):
+    """One entry under `verify.guards`."""
+
+    expr: str
+    z: float = Field(default=6.0, ge=3, le=1000, allow_inf_nan=False)
+
+    @field_validator("z", mode="before")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class VerifyShape(Closed):
     """`verify:` of a response."""
 
@@ -50,6 +62,7 @@ class VerifyShape(Closed):
     baseline: Annotated[int, BeforeValidator(_positive)] = 180_000
     window: Annotated[int, BeforeValidator(_positive)] = 180_000
     abort_if: list[str] = []
+    guards: list[GuardShape] = []
 
     @field_validator("by")
     @classmethod
@@ -122,6 +135,7 @@ __all__ = [
     "ApprovalShape",
     "CapsShape",
     "FileShape",
+    "GuardShape",
     "IntervalShape",
     "LimitsShape",
     "ModeText",

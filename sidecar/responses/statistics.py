@@ -21,7 +21,11 @@ before). They do not overlap, so none is counted twice, as a sliding `rate(x[10s
    `CONFIDENCE` with n_eff_a + n_eff_b - 4 degrees of
    freedom (whole, at least 1), because two means, a variance and rho are estimated.
    Where nothing is left (r = 0) a logarithm says nothing and lower = 1 - t se with the baseline's share of se alone.
-7. *Verdict.* helped: lower > 0 and gain >= by. inconclusive: gain >= by, yet lower <= 0 (cannot be told from noise), or
+7. *Guards.* A loss, or a gradient norm, must stay where it was: z = (median of the newest `RECENT` values - m) / s,
+   with m the baseline's median and s = 1.4826 x its median absolute deviation, which for normal noise is the standard
+   deviation and which one wild value does not move (Rousseeuw & Croux 1993). s is at least `LEAST_SCALE` of |m|: what
+   stood still is allowed to move a little. Only upwards counts, for a loss that falls is what training is for.
+8. *Verdict.* helped: lower > 0 and gain >= by. inconclusive: gain >= by, yet lower <= 0 (cannot be told from noise), or
    too little to judge by. did_not_help: everything else.
 """
 
@@ -46,6 +50,8 @@ STEPS_PER_BIN = 20  # one step more or less in a bin is then 5 %
 MIN_BINS = 12
 MIN_COVERAGE = 0.8  # share of the window that samples must cover
 MAX_RHO = 0.98
+RECENT = 5  # values whose median is held against the baseline: two wild ones among them do no harm
+LEAST_SCALE = 0.01
 
 
 class Verdict(Enum):
@@ -116,6 +122,33 @@ class _Bins:
     residuals: Floats
     samples: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Where a guarded value stood before the change, in its own unit."""
+
+    median: float
+    scale: float
+    samples: int
+
+    def z(self, values: Sequence[float]) -> float | None:
+        """How many scales the newest values lie above; None for too few of them, infinity where one is not finite."""
+        if not all(math.isfinite(v) for v in values):
+            return math.inf
+        if len(values) < RECENT:
+            return None
+        above = float(np.median(values[-RECENT:])) - self.median
+        return above / self.scale if above else 0.0
+
+
+def level_of(values: Sequence[float]) -> Level | None:
+    """The level of a baseline's values; None where one of them is not finite. `values` must not be empty."""
+    if not all(math.isfinite(v) for v in values):
+        return None
+    median = float(np.median(values))
+    deviation = 1.4826 * float(np.median(np.abs(np.array(values) - median)))
+    return Level(median, max(deviation, LEAST_SCALE * abs(median), 1e-12), len(values))
 
 
 def lacks(window: Window, *, min_steps: float, min_samples: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sidecar import promql
@@ -44,6 +45,16 @@ class StoreMeasure:
     def evaluate(self, expr: str, t_ms: int) -> list[tuple[Labels, float]]:
         """As in `measure.Measure`."""
         return _elements(self._compiled(expr).evaluator.at(expr, t_ms))
+
+    def values(self, expr: str, after_ms: int, until_ms: int) -> list[tuple[int, float]]:
+        """As in `measure.Measure`."""
+        compiled = self._compiled(expr)
+        found = []
+        for t in self._times(compiled, after_ms, until_ms):
+            elements = [value for _, value in _elements(compiled.evaluator.at(expr, t))]
+            if elements:
+                found.append((t, max(elements) if all(v == v for v in elements) else math.nan))
+        return found
 
     def seen(self, expr: str, t_ms: int) -> bool:
         """As in `measure.Measure`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sidecar.errors import QueryError
 from sidecar.hooks import Actuator
@@ -11,10 +11,14 @@ from sidecar.model import ChangeState, Outcome
 from sidecar.responses.experiment import UNVERIFIED, Experiment, Phase, Seen
 from sidecar.responses.measure import Measure
 from sidecar.responses.response import Policy, Response
-from sidecar.responses.statistics import Judgement, Verdict, Window, judge
+from sidecar.responses.statistics import Judgement, Level, Verdict, Window, judge
 
 OOM_FACT = "oom_kills_total"
 """The fact that counts out-of-memory kills in this pod; where it is unknown nothing is quarantined."""
+
+
+LOOK_BACK_MS = 60_000
+"""How far back a guarded value's newest samples are looked for, where they are rare."""
 
 
 @dataclass(slots=True)
@@ -25,7 +29,9 @@ class Trial:
     response: Response | None = None
     baseline: Window | None = None
     oom_kills: float | None = None
+    levels: Mapping[str, Level] = field(default_factory=dict)  # of the guards, by expression
     guard_absent_ms: int = 0
+    detail: str = ""  # about the newest guard that broke
 
     def seen(
         self, actuator: Actuator | None, measure: Measure, facts: Mapping[str, float], policy: Policy, now_ms: int
@@ -41,25 +47,42 @@ class Trial:
             return Seen(now_ms, identity, outcome)
         try:
             settle = policy.settle_for(measure.longest_range_ms(self.response.verify.expr))
-            broken = ("oom_kill" if self.killed(facts) else "") or self._guard(self.response, measure, policy, now_ms)
+            self.detail = ""
+            broken = "oom_kill" if self.killed(facts) else self._guard(self.response, measure, policy, settle, now_ms)
             judgement = None if broken else self._judgement(self.response, self.baseline, measure, policy, now_ms)
         except QueryError:
             return Seen(now_ms, identity, outcome, broken="query_error")
-        return Seen(now_ms, identity, outcome, settle, broken, judgement)
+        return Seen(now_ms, identity, outcome, settle, broken, self.detail, judgement)
 
     def killed(self, facts: Mapping[str, float]) -> bool:
         """Whether something in this pod was killed for memory since the order left."""
         kills = facts.get(OOM_FACT)
         return kills is not None and self.oom_kills is not None and kills > self.oom_kills
 
-    def _guard(self, response: Response, measure: Measure, policy: Policy, now_ms: int) -> str:
-        absent = False
+    def _guard(self, response: Response, measure: Measure, policy: Policy, settle_ms: int, now_ms: int) -> str:
         for expr in response.verify.abort_if:
             if measure.evaluate(expr, now_ms):
+                self.detail = expr
                 return "guard_broken"
-            absent = absent or not measure.seen(expr, now_ms)
+        if self.experiment.measure_from_ms and self._unsteady(response, measure, settle_ms, now_ms):
+            return "unsteady"
+        absent = not all(measure.seen(expr, now_ms) for expr in response.verify.watched)
         self.guard_absent_ms = (self.guard_absent_ms or now_ms) if absent else 0
         return "guard_absent" if absent and now_ms - self.guard_absent_ms >= policy.guard_grace_ms else ""
+
+    def _unsteady(self, response: Response, measure: Measure, settle_ms: int, now_ms: int) -> bool:
+        """Whether a guarded value has risen since the change was applied."""
+        applied_ms = self.experiment.measure_from_ms - settle_ms
+        for guard in response.verify.guards:
+            level = self.levels.get(guard.expr)
+            if level is None:
+                continue
+            recent = [v for _, v in measure.values(guard.expr, max(applied_ms, now_ms - LOOK_BACK_MS), now_ms)]
+            z = level.z(recent)
+            if z is not None and z > guard.z:
+                self.detail = f"{guard.expr}: z = {z:.3g}, {guard.z:g} allowed; it was {level.median:.6g} before"
+                return True
+        return False
 
     def _judgement(
         self, response: Response, baseline: Window, measure: Measure, policy: Policy, now_ms: int

@@ -19,7 +19,7 @@ from sidecar.responses.limits import Ledger
 from sidecar.responses.measure import Measure
 from sidecar.responses.records import Records, details
 from sidecar.responses.response import Policy, Response
-from sidecar.responses.statistics import Judgement, Window
+from sidecar.responses.statistics import Judgement, Level, Window
 from sidecar.responses.tally import Tally
 from sidecar.responses.trial import OOM_FACT, Trial
 
@@ -99,11 +99,13 @@ class Trials:
             if taken.phase is not Phase.CLOSED:
                 self._open[taken.change_id] = trial
 
-    def begin(self, x: Experiment, response: Response, baseline: Window, now_ms: int) -> None:
+    def begin(
+        self, x: Experiment, response: Response, baseline: Window, levels: Mapping[str, Level], now_ms: int
+    ) -> None:
         """An order goes out, once this is on disk."""
         self._ledger.applied(response.name, x.scope, now_ms)
         self._records.save(x, now_ms, **details(x))
-        self._open[x.change_id] = Trial(x, response, baseline, x.oom_kills)
+        self._open[x.change_id] = Trial(x, response, baseline, x.oom_kills, levels)
         self._send(x, (Send.APPLY,), now_ms)
 
     def advance(
@@ -121,7 +123,7 @@ class Trials:
             if trial.killed(facts):
                 self._quarantine(trial, now_ms)
             if new.verdict is not old.verdict:
-                self._concluded(new, seen.judgement, now_ms)
+                self._concluded(new, seen.judgement, now_ms, seen.detail)
             if new.phase is not old.phase:
                 said = {"actuator_says": seen.outcome.reason} if seen.outcome.reason else {}
                 self._records.save(new, now_ms, **details(new), **said)
@@ -132,9 +134,9 @@ class Trials:
             self._send(new, () if halt is not None else messages, now_ms)
         return ended
 
-    def _concluded(self, x: Experiment, judgement: Judgement | None, now_ms: int) -> None:
+    def _concluded(self, x: Experiment, judgement: Judgement | None, now_ms: int, detail: str = "") -> None:
         assert x.verdict is not None
-        self._records.verdict(x, judgement, self._worth(x, judgement), now_ms)
+        self._records.verdict(x, judgement, self._worth(x, judgement), now_ms, detail)
         self._ledger.ended(x.response, x.scope, x.verdict, now_ms)
         self._tally.verdict(x.remediation, x.verdict)
 

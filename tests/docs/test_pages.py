@@ -99,3 +99,17 @@ def test_no_room_is_large():
 
 def test_no_module_is_a_drawer_for_everything():
     assert not [p for p in CODE if p.stem in ("utils", "util", "common", "helpers", "misc")]
+
+
+def test_every_end_of_an_experiment_and_every_word_of_its_engine_for_a_verdict_is_explained():
+    from sidecar.responses.experiment import Result
+
+    page = (ROOT / "docs" / "responses.md").read_text().partition("## Reasons of a verdict")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", page))
+    assert {r.value for r in Result} - {"interrupted"} <= named
+    sources = [
+        (ROOT / "sidecar" / "responses" / f"{name}.py").read_text() for name in ("experiment", "trial", "trials")
+    ]
+    found = set(re.findall(r'(?:_concluded\(x, (?:seen\.broken or )?|broken=|return )"([a-z_]+)"', "\n".join(sources)))
+    assert found
+    assert found <= named

@@ -55,6 +55,7 @@ class FakeMeasure:
     def __init__(self) -> None:
         self.samples: list[tuple[int, float]] = []
         self.step_times: list[int] = []
+        self.losses: list[tuple[int, float]] = []  # of a guarded value
         self.broken = self.unseen = self.failing = self.stepless = False
         self.elements = 1
         self.range_ms = 3_000
@@ -67,6 +68,10 @@ class FakeMeasure:
     def evaluate(self, expr, t_ms):
         self._fail()
         return [((), 1.0)] if self.broken else []
+
+    def values(self, expr, after_ms, until_ms):
+        self._fail()
+        return [s for s in self.losses if after_ms < s[0] <= until_ms]
 
     def seen(self, expr, t_ms):
         return not self.unseen
