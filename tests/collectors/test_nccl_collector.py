@@ -165,7 +165,7 @@ def test_the_wait_of_each_rank_comes_from_the_inspector(job):
     job.record(timing(0, 1, 150_000), timing(1, 1, 30_000), timing(0, 2, 20_000), timing(1, 2, 20_000))
     found = sample(collector)
     assert found["collective_wait_seconds", "AllReduce", "0"] == pytest.approx(0.12)
-    assert found["collective_wait_seconds_total", "AllReduce", "1"] == 0
+    assert found["collective_waited_seconds_total", "AllReduce", "1"] == 0
     assert found["collective_seconds_total", "AllReduce", "0"] == pytest.approx(0.17)
     assert (found["collectives_total", "AllReduce", "1"], found["collective_bytes_total", "AllReduce", "1"]) == (
         2,

@@ -102,7 +102,7 @@ METRICS: tuple[MetricInfo, ...] = (
         "collective_bytes_total", "bytes", "Message sizes of finished collectives.", _RANK_OP, "Inspector", INSPECTOR
     ),
     _info(
-        "collective_wait_seconds_total",
+        "collective_waited_seconds_total",
         "seconds",
         "Time beyond the fastest rank of this pod in the same collective.",
         _RANK_OP,

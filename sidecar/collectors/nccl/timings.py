@@ -72,7 +72,7 @@ class Timings:
             yield _sample("collective_seconds_total", key, self._seconds[key])
             yield _sample("collective_bytes_total", key, self._bytes[key])
         for key, waited in self._waited.items():
-            yield _sample("collective_wait_seconds_total", key, waited)
+            yield _sample("collective_waited_seconds_total", key, waited)
         for key, (_, longest) in self._newest.items():
             yield _sample("collective_wait_seconds", key, longest)
         rows = self._waits.consecutive()
