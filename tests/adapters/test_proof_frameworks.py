@@ -25,6 +25,7 @@ CELLS = {
 RANKS = ("huggingface", "lightning", "accelerate", "fsdp2")
 ALL = {name: (*CELLS.get(name, ()), "two ranks") for name in RANKS}
 ALL["huggingface"] += ("gradient_checkpointing", "labels of unequal length")
+ALL["accelerate"] += ("gradient_checkpointing",)
 
 pytestmark = [
     pytest.mark.proof,
@@ -102,11 +103,21 @@ def test_gradient_checkpointing_computes_the_layers_twice_and_the_same(language_
     assert changed.ran == [2, 2, 4, 4, 2, 2]
     assert weights_apart(plain, changed) == 0.0
     assert language_model(orders, neutral=True).ran == plain.ran
-    results.setdefault("huggingface", {})["gradient_checkpointing"] = {
-        "changes_the_run": True,
-        "noticed_when_taken_out": True,
-        "weights_bit_identical": True,
-    }
+    record = {"changes_the_run": True, "noticed_when_taken_out": True, "weights_bit_identical": True}
+    results.setdefault("huggingface", {})["gradient_checkpointing"] = record
+
+
+def test_gradient_checkpointing_under_accelerate(language_model, results):
+    from tiny_language_model import train_accelerated
+
+    orders = {2: {"gradient_checkpointing": True}, 4: {"gradient_checkpointing": False}}
+    plain, changed = train_accelerated(attached=False), train_accelerated(orders)
+    assert plain.ran == [1] * 6
+    assert changed.ran == [1, 1, 2, 2, 1, 1]
+    assert weights_apart(plain, changed) == 0.0
+    assert train_accelerated(orders, neutral=True).ran == plain.ran
+    record = {"changes_the_run": True, "noticed_when_taken_out": True, "weights_bit_identical": True}
+    results.setdefault("accelerate", {})["gradient_checkpointing"] = record
 
 
 def test_smaller_batches_weigh_labels_of_unequal_length_as_the_trainer_does(language_model, results):

@@ -3,10 +3,13 @@
 from types import SimpleNamespace
 
 import torch
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from tiny import neutralise
+from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
+from spikewatch.adapters.accelerate import attach
 from spikewatch.adapters.huggingface import SpikewatchCallback
 
 WORDS, LENGTH = 32, 12
@@ -29,14 +32,17 @@ class Orders(TrainerCallback):
     def __init__(self, ours, orders, seen, neutral):
         self.ours, self.orders, self.seen, self.neutral = ours, orders, seen, neutral
 
-    def on_step_end(self, args, state, control, model=None, **_):
-        if self.neutral and state.global_step == 1:
+    def give(self, step):
+        if self.neutral and step == 1:
             neutralise(self.ours.run)
-        if state.global_step in self.orders:
+        if step in self.orders:
             ledger = self.ours.run._parts.ledger
             for report in ledger.reports():
                 ledger.keep(report["id"])  # else the next one would have to wait
-            ledger.set(f"order-{state.global_step}", self.orders[state.global_step], {}, 600_000)
+            ledger.set(f"order-{step}", self.orders[step], {}, 600_000)
+
+    def on_step_end(self, args, state, control, model=None, **_):
+        self.give(state.global_step)
         self.seen.ran.append(self.seen.blocks)
         self.seen.blocks = 0
         if self.ours.run is not None:
@@ -44,8 +50,8 @@ class Orders(TrainerCallback):
             self.seen.knobs = self.ours.run._parts.knobs.values()
 
 
-def train(folder, orders=(), attached=True, accumulate=2, neutral=False):
-    """Returns weights, how often a block ran in each step, the batch sizes of the forwards, and the reports."""
+def language_model():
+    """A model without chance in it, and where what happens to it is noted."""
     torch.manual_seed(3)
     config = GPT2Config(
         vocab_size=WORDS,
@@ -65,6 +71,12 @@ def train(folder, orders=(), attached=True, accumulate=2, neutral=False):
     # inside the layer, whose own hooks stay outside of what is computed again; and before it runs, for computing it
     # again stops as soon as all is there
     model.transformer.h[0].attn.register_forward_pre_hook(lambda *_: setattr(seen, "blocks", seen.blocks + 1))
+    return model, seen
+
+
+def train(folder, orders=(), attached=True, accumulate=2, neutral=False):
+    """Returns weights, how often a block ran in each step, the batch sizes of the forwards, and the reports."""
+    model, seen = language_model()
     model.register_forward_pre_hook(lambda *a: seen.sizes.append(len(a[2]["input_ids"])), with_kwargs=True)
     ours = SpikewatchCallback()
     try:
@@ -90,8 +102,39 @@ def train(folder, orders=(), attached=True, accumulate=2, neutral=False):
         )
         trainer.train()
     finally:
-        for state in (AcceleratorState, PartialState):
-            state._reset_state()
-        GradientState._reset_state()
+        forget_state()
     seen.weights = [p.detach().clone() for p in model.parameters()]
     return seen
+
+
+def train_accelerated(orders=(), attached=True, neutral=False):
+    """The same in a loop of its own with Accelerate; returns weights and how often a block ran in each step."""
+    model, seen = language_model()
+    try:
+        accelerator = Accelerator(cpu=True)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(Sentences(), 8))
+        run = attach(accelerator, model) if attached else None
+        for step, batch in enumerate(loader, 1):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            if run is not None:
+                Orders(run, dict(orders), seen, neutral).give(step)
+                run.step(loss)
+            seen.ran.append(seen.blocks)
+            seen.blocks = 0
+        if run is not None:
+            run.close()
+    finally:
+        forget_state()
+    seen.weights = [p.detach().clone() for p in model.parameters()]
+    return seen
+
+
+def forget_state():
+    """Accelerate keeps the state of a process in its classes."""
+    for state in (AcceleratorState, PartialState):
+        state._reset_state()
+    GradientState._reset_state()
