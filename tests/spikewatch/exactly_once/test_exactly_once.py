@@ -104,8 +104,13 @@ def test_the_loop_does_not_wait_for_old_workers_to_end(no_children_left):
             run._parts.knobs.change({"micro_batch_size": 4})
             assert any(worker.is_alive() for worker in old)
             gate.set()
+        if len(seen) == 48:  # they end in the middle of the pass, and are tidied up with the next batch
+            for worker in old:
+                worker.join(20)
+            assert not any(worker.is_alive() for worker in old)
+        if len(seen) == 52:
+            assert batches._dismissed == []
     assert seen == list(range(64))
-    assert not any(worker.is_alive() for worker in old)
     del batches
     run.close()
     run.loader = None
