@@ -124,7 +124,15 @@ def killed(tmp_path, phase, rank):
 
 def restarted(tmp_path, phase, rank):
     """The same under torchrun, which starts all ranks again: what they then saw."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "4",
+    ]  # gloo itself may fail to meet again
     told = settings_of(tmp_path, trouble=trouble("kill", phase, rank), changes=3)
     done = subprocess.run(
         [sys.executable, *launch, str(JOB), told],
@@ -188,7 +196,8 @@ def test_a_rank_stopped_slow_or_killed_in_every_phase(tmp_path, record_proof):
                 case["killed: seconds until the other rank's own library ended it"] = round(lived_on, 1)
             elif act == "restart":
                 seen = restarted(folder, phase, rank)
-                assert {(one["restarts"], one["epoch"].rpartition(":")[2]) for one in seen} == {(1, "1")}
+                assert seen[0]["restarts"] == seen[1]["restarts"] >= 1
+                assert all(one["epoch"].endswith(f":{one['restarts']}") for one in seen)
                 case["restarted under torchrun"] = dict(check(seen, 3))
             else:
                 case[{"stop": "stopped", "slow": "slow"}[act]] = dict(
