@@ -1,0 +1,99 @@
+"""The pure functions behind the cost signals. None: not enough is known to say anything, which never fires."""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from sidecar.collectors.cost.rows import Category
+from sidecar.collectors.cost.totals import Totals
+
+OPEN_DAYS = 2
+"""The newest days are not final in any provider's data: late usage still comes in."""
+WEEK = 7
+LEAST_SHARE = 0.8  # of the days of a window that must have data
+LEAST_EGRESS = 20.0  # currency units on both sides: a percentage of pocket money alarms nobody
+
+
+def closed_until(totals: Totals, today: date) -> date:
+    """The newest final day."""
+    last = today - timedelta(days=OPEN_DAYS)
+    while last in totals.estimated:
+        last -= timedelta(days=1)
+    return last
+
+
+def daily_mean(totals: Totals, category: Category, last: date, days: int = WEEK) -> float | None:
+    """Mean cost a day over the `days` days that end with `last`; None when too few of them have data."""
+    wanted = [last - timedelta(days=n) for n in range(days)]
+    known = [day for day in wanted if day in totals.billed]
+    if len(known) < LEAST_SHARE * days:
+        return None
+    return sum(totals.effective.get((day, category), 0.0) for day in known) / len(known)
+
+
+def weeks(totals: Totals, category: Category, today: date) -> tuple[float, float] | None:
+    """Mean cost a day of the last seven final days and of the seven before."""
+    last = closed_until(totals, today)
+    newest, before = daily_mean(totals, category, last), daily_mean(totals, category, last - timedelta(days=WEEK))
+    return None if newest is None or before is None else (newest, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Months:
+    """A month so far, and the same days of the month before."""
+
+    current: float
+    previous: float
+    days: int
+
+
+def month_to_date(values: Mapping[date, float], last: date) -> Months | None:
+    """Sums up to `last`. None when the month before is not known whole up to the same day."""
+    days = last.day
+    before_end = last.replace(day=1) - timedelta(days=1)
+    compared = min(days, before_end.day)
+    current = [last.replace(day=n) for n in range(1, days + 1)]
+    previous = [before_end.replace(day=n) for n in range(1, compared + 1)]
+    if sum(day in values for day in current) < LEAST_SHARE * days:
+        return None
+    if sum(day in values for day in previous) < LEAST_SHARE * compared:
+        return None
+    return Months(sum(values.get(d, 0.0) for d in current), sum(values.get(d, 0.0) for d in previous), days)
+
+
+def by_day(totals: Totals, category: Category, *, quantity: bool = False) -> dict[date, float]:
+    """A category's daily sums; days with any data count as 0 where the category has none."""
+    table = totals.quantity if quantity else totals.effective
+    return {day: table.get((day, category), 0.0) for day in totals.billed}
+
+
+def forecast(totals: Totals, last: date) -> float | None:
+    """The month's bill: so far, and the mean of the last seven final days for each day to come."""
+    month_days = calendar.monthrange(last.year, last.month)[1]
+    so_far = [last.replace(day=n) for n in range(1, last.day + 1)]
+    recent = [last - timedelta(days=n) for n in range(WEEK)]
+    known = [day for day in recent if day in totals.billed]
+    if len(known) < LEAST_SHARE * WEEK:
+        return None
+    mean = sum(totals.billed[day] for day in known) / len(known)
+    return sum(totals.billed.get(day, 0.0) for day in so_far) + mean * (month_days - last.day)
+
+
+def elapsed(last: date) -> float:
+    """The share of its month that is over when `last` is."""
+    return last.day / calendar.monthrange(last.year, last.month)[1]
+
+
+def idle_days(
+    daily_cpu: Mapping[date, float], daily_bytes: Mapping[date, float], last: date, limit: float = 0.05
+) -> int | None:
+    """How many of the last seven days a resource was idle. None unless all seven have data: a machine that is off
+    sends none, and is not idle but gone.
+    """
+    wanted = [last - timedelta(days=n) for n in range(WEEK)]
+    if any(day not in daily_cpu for day in wanted):
+        return None
+    return sum(daily_cpu[day] < limit and daily_bytes.get(day, 0.0) == 0 for day in wanted)

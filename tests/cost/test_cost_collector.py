@@ -1,0 +1,251 @@
+"""The cost collector over real files, an OpenCost that answers, and an AWS that is scripted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from bills import EGRESS, READS, TODAY, charge, history
+
+from sidecar.collectors.cost.catalogue import METRICS
+from sidecar.collectors.cost.collector import CostCollector, CostSettings
+from sidecar.errors import CollectError
+from sidecar.model import Availability
+
+NOW = int(TODAY.timestamp() * 1000)
+
+
+def collector(**settings):
+    made = {k: v for k, v in settings.items() if k in ("clients", "transport")}
+    return CostCollector(CostSettings(enabled=True, **{k: v for k, v in settings.items() if k not in made}), **made)
+
+
+def values(samples):
+    return {(s.metric.removeprefix("spikewatch_"), *(v for _, v in s.labels)): s.value for s in samples}
+
+
+def test_it_is_off_unless_it_is_switched_on_and_without_a_source_says_what_to_name():
+    assert CostSettings().enabled is False
+    status = collector().probe()
+    assert (status.state, status.reason) == (Availability.UNAVAILABLE, "no_source")
+    assert "FOCUS" in status.fix
+
+
+def test_two_months_of_an_export_become_the_numbers_the_signals_compare(export):
+    rows = history(60, lambda n: 240.0 if n < 9 else 200.0)
+    rows += history(60, lambda n: 30.0 if n <= 20 else 10.0, **EGRESS)
+    rows += history(60, lambda n: 0.1, **READS, ConsumedQuantity="1000")
+    one = collector(focus=[str(export(rows))], budgets=[{"name": "team", "amount": 5000}])
+    found = values(one.sample(NOW))
+    assert found["cost_daily", "vcpu", "last7"] == 240
+    assert found["cost_daily", "vcpu", "previous7"] == 200
+    assert found["cost_month_to_date", "egress", "current"] == 18 * 30
+    assert found["cost_month_to_date", "egress", "previous"] == 18 * 10
+    assert found["object_store_reads", "current"] == found["object_store_reads", "previous"] == 18_000
+    assert found["budget_amount", "team"] == 5000
+    assert found["budget_elapsed_ratio", "team"] == pytest.approx(0.6)
+    assert found["budget_approved", "team"] == 0
+    assert found["cost_rows_total", "focus"] == 180
+    assert found["cost_newest_day_timestamp_seconds", "focus"] == (TODAY - timedelta(days=1)).timestamp()
+    assert one.probe().state is Availability.AVAILABLE
+
+
+def test_everything_it_emits_is_in_the_catalogue(export):
+    one = collector(focus=[str(export(history(60, lambda n: 1.0)))], budgets=[{"name": "b", "amount": 1}])
+    known = {info.name: set(info.labels) for info in METRICS}
+    assert all({k for k, _ in s.labels} <= known[s.metric] for s in one.sample(NOW))
+
+
+def test_a_bill_is_read_again_after_its_refresh_and_not_before(export):
+    path = export(history(30, lambda n: 10.0))
+    one = collector(focus=[str(path)])
+    before = values(one.sample(NOW))
+    export(history(30, lambda n: 20.0))
+    assert values(one.sample(NOW + 3_600_000)) == before
+    after = values(one.sample(NOW + 21_600_000))
+    assert after["cost_daily", "vcpu", "last7"] == 20
+
+
+def test_a_young_bill_gives_no_comparison_at_all(export):
+    found = values(collector(focus=[str(export(history(5, lambda n: 10.0)))]).sample(NOW))
+    assert not [key for key in found if key[0] in ("cost_daily", "cost_month_to_date", "cost_forecast")]
+    assert found["cost_rows_total", "focus"] == 5
+
+
+def test_rows_that_cannot_be_read_are_counted_and_shown(export):
+    rows = history(30, lambda n: 10.0)
+    rows[3]["EffectiveCost"] = "$12"
+    one = collector(focus=[str(export(rows))])
+    assert values(one.sample(NOW))["cost_rows_skipped_total", "focus"] == 1
+    status = one.probe()
+    assert (status.state, status.reason) == (Availability.DEGRADED, "rows_skipped")
+    assert "row 4, column EffectiveCost" in status.fix
+
+
+def test_a_source_that_fails_loses_its_own_numbers_only(export, tmp_path):
+    one = collector(focus=[str(export(history(30, lambda n: 10.0))), str(tmp_path / "none*.csv")])
+    assert values(one.sample(NOW))["cost_daily", "vcpu", "last7"] == 10
+    assert (one.probe().state, one.probe().reason) == (Availability.DEGRADED, "no_file")
+
+
+def test_half_of_a_bill_counts_for_nothing(export):
+    whole = export(history(60, lambda n: 10.0), "whole.csv")
+    broken = export(history(60, lambda n: 10.0) * 50, "broken.csv.gz")
+    broken.write_bytes(broken.read_bytes()[:-200])
+    one = collector(focus=[str(whole), str(broken)])
+    found = values(one.sample(NOW))
+    assert found["cost_daily", "vcpu", "last7"] == 10
+    assert one.probe().reason == "unreadable"
+
+
+def test_without_any_row_it_fails(tmp_path):
+    one = collector(focus=[str(tmp_path / "none.csv")])
+    with pytest.raises(CollectError, match="no such file"):
+        one.sample(NOW)
+    assert one.probe().state is Availability.UNAVAILABLE
+
+
+def test_bills_of_several_currencies_are_not_added_up(export):
+    rows = history(30, lambda n: 10.0) + history(30, lambda n: 10.0, BillingCurrency="EUR")
+    one = collector(focus=[str(export(rows))])
+    assert not [key for key in values(one.sample(NOW)) if key[0] == "cost_daily"]
+    assert one.probe().reason == "mixed_currencies"
+
+
+@pytest.mark.parametrize(
+    ("amount", "until", "approved"), [(9000, "2026-12-31", 1), (9000, "2026-11-01", 0), (100, "2026-12-31", 0)]
+)
+def test_an_approval_counts_until_its_day_and_up_to_its_amount(export, tmp_path, amount, until, approved):
+    file = tmp_path / "approvals.yaml"
+    file.write_text(f"approvals:\n- {{budget: team, owner: cfo, amount: {amount}, until: {until}}}\n")
+    one = collector(
+        focus=[str(export(history(60, lambda n: 400.0)))], budgets=[{"name": "team", "amount": 5000}], approvals=file
+    )
+    assert values(one.sample(NOW))["budget_approved", "team"] == approved
+
+
+@pytest.mark.parametrize("text", ["approvals: [{budget: team}]", "approvals: 3", "aprovals: []", "["])
+def test_an_approvals_file_that_is_wrong_approves_nothing_and_is_told(export, tmp_path, text):
+    file = tmp_path / "approvals.yaml"
+    file.write_text(text)
+    one = collector(
+        focus=[str(export(history(60, lambda n: 400.0)))], budgets=[{"name": "team", "amount": 5000}], approvals=file
+    )
+    assert values(one.sample(NOW))["budget_approved", "team"] == 0
+    assert one.probe().reason == "approvals"
+    assert "approvals.yaml:" in one.probe().fix
+
+
+# --- OpenCost ---
+
+
+def allocation(day, **more):
+    window = {
+        "start": day.strftime("%Y-%m-%dT00:00:00Z"),
+        "end": (day + timedelta(days=1)).strftime("%Y-%m-%dT00:00:00Z"),
+    }
+    own = {"cpuCost": 24.0, "gpuCost": 100.0, "pvCost": 1.0, "networkInternetCost": 0.0, "cpuCoreHours": 96.0}
+    use = {"cpuCoreUsageAverage": 1.0, "cpuCoreRequestAverage": 4.0}
+    return {"window": window, "minutes": 1440.0} | own | use | more
+
+
+def opencost(days=25, code=200, body=None):
+    steps = [{"train/pod-0": allocation(TODAY - timedelta(days=n))} for n in range(days, 0, -1)]
+
+    def answer(request):
+        assert request.url.path == "/allocation/compute"
+        return httpx.Response(code, json={"code": code, "data": steps} if body is None else body)
+
+    return httpx.MockTransport(answer)
+
+
+def test_opencost_gives_cost_and_how_much_of_the_request_is_used():
+    found = values(collector(opencost="http://opencost", transport=opencost()).sample(NOW))
+    assert found["cost_daily", "vcpu", "last7"] == 24
+    assert found["cost_daily", "gpu", "last7"] == 100
+    assert found["cost_cpu_utilization_ratio",] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    "transport", [opencost(code=500), opencost(body={"data": None}), opencost(body=[]), opencost(body={"data": 3})]
+)
+def test_an_opencost_that_gives_nothing_is_an_error(transport):
+    with pytest.raises(CollectError, match="OpenCost"):
+        collector(opencost="http://opencost", transport=transport).sample(NOW)
+
+
+def test_an_allocation_that_makes_no_sense_costs_itself():
+    steps = [{"a": allocation(TODAY), "b": {"window": None}, "c": allocation(TODAY) | {"cpuCost": "x"}}]
+    found = values(collector(opencost="http://o", transport=opencost(body={"data": steps})).sample(NOW))
+    assert found["cost_rows_skipped_total", "opencost"] == 2
+    assert found["cost_rows_total", "opencost"] >= 3
+
+
+# --- AWS ---
+
+
+class Aws:
+    """boto3's clients, scripted by answers in the shape AWS documents."""
+
+    def __init__(self, days=60, pages=1):
+        self.asked, self._days, self._pages = [], days, pages
+
+    def __call__(self):
+        return lambda service: self
+
+    def get_cost_and_usage(self, **asked):
+        self.asked.append(asked)
+        first = TODAY - timedelta(days=self._days)
+        results = []
+        for n in range(self._days):
+            day = first + timedelta(days=n)
+            period = {"Start": day.date().isoformat(), "End": (day + timedelta(days=1)).date().isoformat()}
+            amount = {"Amount": "10.0", "Unit": "USD"}
+            metrics = {
+                "AmortizedCost": amount,
+                "UnblendedCost": amount,
+                "UsageQuantity": {"Amount": "24", "Unit": "Hrs"},
+            }
+            group = {"Keys": ["EC2 - Other", "USE1-DataTransfer-Out-Bytes"], "Metrics": metrics}
+            box = {"Keys": ["Amazon EC2", "BoxUsage:p5.48xlarge"], "Metrics": metrics}
+            results.append(
+                {"TimePeriod": period, "Total": {}, "Groups": [group, box], "Estimated": n >= self._days - 1}
+            )
+        more = {"NextPageToken": "more"} if len(self.asked) < self._pages else {}
+        return {"ResultsByTime": results if len(self.asked) == 1 else []} | more
+
+    def describe_budget(self, AccountId, BudgetName):
+        if BudgetName != "known":
+            raise RuntimeError("NotFoundException")
+        return {"Budget": {"BudgetLimit": {"Amount": "123.0", "Unit": "USD"}}}
+
+
+def test_cost_explorer_is_asked_by_day_and_meter_without_credits():
+    aws = Aws(pages=2)
+    found = values(collector(aws=True, clients=aws).sample(NOW))
+    assert found["cost_daily", "egress", "last7"] == 10
+    assert found["cost_month_to_date", "egress", "current"] == 180
+    first, second = aws.asked
+    assert first["TimePeriod"]["End"] == "2026-11-20"
+    assert first["Filter"]["Not"]["Dimensions"]["Values"] == ["Credit", "Refund"]
+    assert second["NextPageToken"] == "more"
+
+
+def test_pages_without_end_are_not_paid_for():
+    with pytest.raises(CollectError, match="more than 20 pages"):
+        collector(aws=True, clients=Aws(pages=10**6)).sample(NOW)
+
+
+def test_a_budget_may_come_from_aws_and_one_that_is_not_there_is_told():
+    budgets = [{"name": "known", "aws_account": "1"}, {"name": "unknown", "aws_account": "1"}]
+    one = collector(aws=True, clients=Aws(), budgets=budgets)
+    found = values(one.sample(NOW))
+    assert found["budget_amount", "known"] == 123
+    assert ("budget_amount", "unknown") not in found
+    assert one.probe().reason == "aws_refused"
+
+
+def test_a_charge_of_today_does_not_count_yet(export):
+    rows = [*history(60, lambda n: 10.0), charge(datetime(2026, 11, 20, tzinfo=UTC), 1e6)]
+    assert values(collector(focus=[str(export(rows))]).sample(NOW))["cost_daily", "vcpu", "last7"] == 10

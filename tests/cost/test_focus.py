@@ -1,0 +1,161 @@
+"""FOCUS exports are read strictly: nothing is guessed, and what cannot be read is told with its place and left."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from bills import COLUMNS, EGRESS, READS, TODAY, charge
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.collectors.cost.focus import NEEDED, FocusFile
+from sidecar.collectors.cost.meters import category
+from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
+from sidecar.errors import CollectError
+
+
+def read(path):
+    return list(FocusFile(str(path)).rows())
+
+
+def test_a_charge_is_read_with_its_money_time_and_meter(export):
+    (row,) = read(export([charge(TODAY, 12.5, ResourceId="i-1", RegionId="us-east-1", SubAccountId="42")]))
+    assert row == CostRow(
+        source="focus", resource="i-1", category=Category.VCPU, meter="BoxUsage:p5.48xlarge", start=TODAY,
+        end=datetime(2026, 11, 21, tzinfo=UTC), effective=12.5, billed=12.5, currency="USD", quantity=24.0,
+        unit="Hours", account="42", region="us-east-1",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["focus.csv", "focus.csv.gz"])
+def test_plain_and_compressed_text_are_read(export, name):
+    assert len(read(export([charge(TODAY, 1.0)] * 3, name))) == 3
+
+
+def test_parquet_is_read_with_times_and_numbers_of_its_own(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    row = charge(TODAY, 3.0) | {"BilledCost": 2.0, "EffectiveCost": 3.0, "ConsumedQuantity": 24.0, "SkuMeter": None}
+    row |= {"ChargePeriodStart": TODAY, "ChargePeriodEnd": TODAY.replace(day=21), "SkuPriceDetails": '{"CoreCount": 8}'}
+    path = tmp_path / "focus.parquet"
+    pq.write_table(pa.Table.from_pylist([row, row | {"EffectiveCost": None}]), path)
+    first, second = read(path)
+    assert (first.billed, first.effective, first.start, first.meter) == (2.0, 3.0, TODAY, "")
+    assert first.vcpu_hours == 8 * 24
+    assert str(second).endswith("row 2, column EffectiveCost: empty, where a number has to be")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("2026-11-20 22:00:00", datetime(2026, 11, 20, 22, tzinfo=UTC)),
+        ("2026-11-20T22:00:00Z", datetime(2026, 11, 20, 22, tzinfo=UTC)),
+        ("2026-11-20T22:00:00+02:00", datetime(2026, 11, 20, 20, tzinfo=UTC)),
+        ("2026-11-20", datetime(2026, 11, 20, tzinfo=UTC)),
+    ],
+)
+def test_times_without_a_zone_are_utc(export, text, wanted):
+    (row,) = read(export([charge(TODAY, 1.0) | {"ChargePeriodStart": text, "ChargePeriodEnd": "2026-12-01"}]))
+    assert row.start == wanted
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("BilledCost", "$10,000.00 ", "'$10,000.00 ' is no plain number"),
+        ("EffectiveCost", "NULL", "empty, where a number has to be"),
+        ("EffectiveCost", "1,5", "is no plain number"),
+        ("EffectiveCost", "nan", "is no plain number"),
+        ("ChargePeriodStart", "5/1/25", "is no ISO 8601 time"),
+        ("ChargePeriodStart", "NULL", "empty, where a time has to be"),
+        ("ChargePeriodEnd", "2020-01-01", "the period ends before it begins"),
+        ("ConsumedQuantity", "many", "is no plain number"),
+    ],
+)
+def test_a_value_that_cannot_be_read_costs_its_row_and_is_told_with_its_place(export, column, value, says):
+    good = charge(TODAY, 1.0)
+    path = export([good, good | {column: value}, good])
+    first, problem, last = read(path)
+    assert isinstance(first, CostRow)
+    assert isinstance(last, CostRow)
+    assert str(problem).startswith(f"{path}: row 2, column {column}: ")
+    assert says in problem.problem
+
+
+def test_a_line_of_another_width_is_told_and_left(export):
+    path = export([charge(TODAY, 1.0)])
+    path.write_text(path.read_text() + "1,2,3\n\n")
+    row, problem = read(path)
+    assert isinstance(row, CostRow)
+    assert problem == RowProblem(str(path), 2, "", f"3 fields where the header has {len(COLUMNS)}")
+
+
+@pytest.mark.parametrize("column", NEEDED)
+def test_a_file_without_a_needed_column_is_no_focus_export(export, column):
+    path = export([charge(TODAY, 1.0)], columns=[c for c in COLUMNS if c != column])
+    with pytest.raises(CollectError, match=f"it lacks {column}"):
+        read(path)
+
+
+def test_columns_of_later_versions_may_be_missing(export):
+    columns = [c for c in COLUMNS if c not in ("SkuMeter", "SkuPriceDetails", "ChargeClass", "Tags")]
+    (row,) = read(export([charge(TODAY, 1.0, ChargeDescription="vCPU running")], columns=columns))
+    assert row.category is Category.VCPU
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a,b\n1,2\n"])
+def test_what_is_no_export_is_an_error_that_names_the_file(tmp_path, content):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    with pytest.raises(CollectError, match=r"x\.csv"):
+        read(path)
+
+
+def test_a_file_that_is_missing_or_broken_off_is_an_error(tmp_path, export):
+    with pytest.raises(CollectError, match="No such file"):
+        read(tmp_path / "none.csv")
+    whole = export([charge(TODAY, 1.0)] * 500, "focus.csv.gz")
+    whole.write_bytes(whole.read_bytes()[:-20])
+    with pytest.raises(CollectError):
+        read(whole)
+
+
+@given(st.text(alphabet='0123456789.,$-+eE "\nNUL', max_size=12))
+def test_no_value_of_a_cost_makes_the_reader_fail(value):
+    import csv
+    import io
+
+    text = io.StringIO()
+    out = csv.DictWriter(text, COLUMNS)
+    out.writeheader()
+    out.writerow(charge(TODAY, 1.0) | {"EffectiveCost": value})
+    found = list(FocusFile("x.csv", lambda path: io.BytesIO(text.getvalue().encode())).rows())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("meter", "unit", "description", "service", "wanted"),
+    [
+        ("USE1-DataTransfer-Out-Bytes", "GB", "", "Compute", Category.EGRESS),
+        ("USE1-EUC1-AWS-Out-Bytes", "GB", "", "Networking", Category.EGRESS),
+        ("DataTransfer-Regional-Bytes", "GB", "", "Compute", Category.EGRESS),
+        ("USE1-DataTransfer-In-Bytes", "GB", "", "Networking", Category.OTHER),
+        ("", "GB", "Network Internet Egress from Americas to EMEA", "Compute", Category.EGRESS),
+        ("EBS:VolumeP-IOPS.io2", "IOPS-Mo", "", "Storage", Category.PROVISIONED_IOPS),
+        ("", "IOPS-Months", "", "Storage", Category.PROVISIONED_IOPS),
+        ("Requests-Tier2", "Requests", "", "Storage", Category.REQUESTS),
+        ("", "hour", "Nvidia H100 80GB GPU running in Iowa", "Compute", Category.GPU),
+        ("BoxUsage:m5.large", "Hrs", "", "Compute", Category.VCPU),
+        ("", "vCPU-Hours", "", "", Category.VCPU),
+        ("TimedStorage-ByteHrs", "GB-Mo", "", "Storage", Category.STORAGE),
+        ("", "", "", "Compute", Category.VCPU),
+        ("", "", "", "Support", Category.OTHER),
+    ],
+)
+def test_meters_decide_what_a_charge_is_for_whatever_the_service_category(meter, unit, description, service, wanted):
+    assert category(meter, unit, description, service) is wanted
+
+
+def test_shared_rows_of_the_tests_are_what_they_say(export):
+    found = read(export([charge(TODAY, 1.0, **EGRESS), charge(TODAY, 1.0, **READS)]))
+    assert [row.category for row in found] == [Category.EGRESS, Category.REQUESTS]
