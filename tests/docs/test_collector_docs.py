@@ -32,7 +32,7 @@ def test_every_state_has_a_row():
 def test_the_metrics_that_the_page_names_exist():
     known = {info.name for info in NvmlCollector.metrics}
     assert set(re.findall(r"spikewatch_gpu_\w+", GPU)) <= known
-    assert set(re.findall(r"DCGM_FI_\w+", GPU)) <= {info.name for info in dcgm.METRICS}
+    assert set(re.findall(r"`(DCGM_FI_\w+)`", GPU)) <= {info.name for info in dcgm.METRICS}
 
 
 def test_the_reasons_that_the_page_names_exist():
@@ -54,3 +54,40 @@ def test_the_example_is_a_collector_that_the_registry_takes_and_that_works(tmp_p
     assert room.probe().state is Availability.UNAVAILABLE
     file.write_text("21500\n")
     assert [s.value for s in room.sample(0)] == [21.5]
+
+
+PAGE = """\
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-ours",device="nvidia0",modelName="A100",Hostname="n1"} 0.25
+DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-theirs",device="nvidia1",modelName="A100",Hostname="n1"} 0.75
+DCGM_FI_PROF_DRAM_ACTIVE{gpu="0",UUID="GPU-ours",device="nvidia0",modelName="A100",Hostname="n1"} 0.5
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-ours",device="nvidia0",modelName="A100",Hostname="n1"} 99
+"""
+
+
+def test_the_rules_for_dcgm_exporter_give_this_pods_gpus_their_activity():
+    import yaml
+
+    from sidecar import promql
+    from sidecar.alerting.loader import load_rules
+    from sidecar.model import Sample
+    from sidecar.recording import Recorder
+    from sidecar.store import Store
+    from sidecar.yamlfile import Document
+
+    blocks = re.findall(r"```yaml\n(.+?)```", GPU, re.S)
+    (scrape,) = [yaml.safe_load(block) for block in blocks if "job_name" in block]
+    keep = scrape["collectors"]["scrape"]["jobs"][0]["metric_relabel_configs"][0]["regex"]
+    (text,) = [block for block in blocks if "record:" in block]
+    rules = {rule.name: rule.expr for group in load_rules([Document("dcgm.yaml", text)]).groups for rule in group.rules}
+    store, samples = Store(), [Sample("spikewatch_gpu_up", (("gpu", "GPU-ours"), ("index", "0")), 1.0)]
+    for line in PAGE.splitlines():
+        name, labels, value = re.fullmatch(r"(\w+){(.+)} (.+)", line).groups()
+        if re.fullmatch(keep, name):
+            samples.append(Sample(name, tuple(sorted(re.findall(r'(\w+)="(.*?)"', labels))), float(value)))
+    Recorder(store, "p").record(samples, 10_000)
+    found = {name: dict(promql.evaluate(store, expr, 10_500)) for name, expr in rules.items()}
+    ours = (("gpu", "GPU-ours"), ("index", "0"))
+    assert found["spikewatch_gpu_sm_active_ratio"] == {ours: 0.25}
+    assert found["spikewatch_gpu_dram_active_ratio"] == {ours: 0.5}
+    assert found["spikewatch_gpu_tensor_active_ratio"] == {}
+    assert {name for name in rules} <= {info.name for info in NvmlCollector.metrics}
