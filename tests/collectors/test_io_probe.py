@@ -1,8 +1,10 @@
 """The read probe: what it reads, when it is let loose, and that it can hang without holding anybody up."""
 
+import ctypes
 import errno
 import json
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -126,6 +128,24 @@ def test_every_part_of_a_file_can_be_read(tmp_path):
     while (place := extents.next()) is not None:
         offsets.add(place[1])
     assert offsets == {n * 4096 for n in range(10)}
+
+
+def test_the_idle_priority_is_that_of_the_calling_thread_only():
+    number = {"x86_64": 252, "aarch64": 31}.get(platform.machine())
+    if number is None:
+        pytest.skip("no number for ioprio_get on this machine")
+    found = []
+
+    def work():
+        kernel = Kernel()
+        kernel.idle_io_priority()
+        found.append(kernel(number, ctypes.c_int(1), ctypes.c_int(0)) >> 13)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [3]
+    assert Kernel()(number, ctypes.c_int(1), ctypes.c_int(0)) >> 13 != 3
 
 
 # --- when -------------------------------------------------------------------------------------------------------------

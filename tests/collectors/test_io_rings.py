@@ -20,6 +20,7 @@ PROC = Path("/proc")
 # A program with one ring. It does what it is told, line by line, and answers when it is done.
 PROGRAM = """
 import ctypes, os, sys
+from sidecar.collectors.io.syscalls import IO_URING_SETUP, Kernel
 from sidecar.collectors.io.uring import Ring
 ring = Ring(4)
 reader, writer = os.pipe()
@@ -40,6 +41,9 @@ for line in sys.stdin:
         while taken < int(count):
             ring.submit(1)
             taken += len(ring.completions())
+    elif word == "poll":  # a second ring, with a kernel thread that polls for it
+        parameters = (ctypes.c_uint32 * 30)(0, 0, 2, 0, 10_000)  # IORING_SETUP_SQPOLL, idle after ten seconds
+        Kernel()(IO_URING_SETUP, ctypes.c_uint(4), ctypes.byref(parameters))
     elif word == "flood":  # reads that complete at once, and nobody takes the results
         for _ in range(int(count)):
             ring.prepare_read(zero, address, 1, 0, 0)
@@ -108,6 +112,15 @@ def test_results_that_the_program_does_not_take_are_counted_and_overflow(program
     program.tell("flood 1")
     assert values(rings)["cq_overflows_total"] == 5
     assert values(rings)["cq_overflows_total"] == 5, "the same ones are not counted twice"
+
+
+def test_a_ring_with_a_kernel_thread_that_polls_is_told_from_one_without(program, rings):
+    assert "sqpoll_seconds_total" not in values(rings)
+    program.tell("poll")
+    rings.discover([read_process(PROC, program.pid)])
+    found = values(rings)
+    assert found["rings"] == 2
+    assert 0 <= found["sqpoll_busy_seconds_total"] <= found["sqpoll_seconds_total"]
 
 
 def test_counters_stay_when_the_ring_is_gone(program, rings):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sidecar.collectors.io.files import DataFile, choose
 from sidecar.collectors.io.readprobe import Plan, Result
-from sidecar.model import Sample
+from sidecar.model import Sample, labels_of
 from sidecar.settings import Duration
 
 OUTCOMES = ("measured", "failed", "timeout")
@@ -130,7 +130,7 @@ class Prober:
             yield Sample("spikewatch_storage_probes_total", (("outcome", outcome),), self._outcomes[outcome])
         for device, (when, result) in self._results.items():
             if result.direct and result.bytes:  # anything else says nothing about the storage
-                labels = (("device", device), ("engine", result.engine))
+                labels = labels_of({"device": device, "engine": result.engine})
                 yield Sample("spikewatch_storage_probe_bytes_per_second", labels, result.bytes_per_second)
                 yield Sample("spikewatch_storage_probe_timestamp_seconds", labels, when / 1000)
 

@@ -13,7 +13,7 @@ from sidecar.collectors.scrape.fetch import Fetcher, Scraped
 from sidecar.collectors.scrape.jobs import ScrapeSettings, Target, targets
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings
-from sidecar.model import Availability, Evidence, Finding, MetricInfo, Sample, Status
+from sidecar.model import Availability, Evidence, Finding, MetricInfo, Sample, Status, labels_of
 
 HTTP = Evidence("device", "2026-11-29", "HTTP servers on the loopback; relabelling as Prometheus 3.5")
 
@@ -132,7 +132,7 @@ class _Desk:
 
     def samples(self) -> Iterator[Sample]:
         """What the newest scrape brought; of a target that failed only that it did."""
-        labels = tuple((name, self.target.labels.get(name, "")) for name in ("instance", "job"))
+        labels = labels_of({name: self.target.labels.get(name, "") for name in ("instance", "job")})
         yield Sample("spikewatch_scrape_errors_total", labels, self._errors)
         yield Sample("spikewatch_scrape_refused_samples_total", labels, self._refused)
         if self.last is None:
