@@ -17,10 +17,11 @@ import sys
 import traceback
 from typing import Any
 
+import e2e_remedy
 import e2e_sidecar
 import e2e_trainer
 
-ROLES = {"trainer": e2e_trainer.train, "sidecar": e2e_sidecar.run}
+ROLES = {"trainer": e2e_trainer.train, "sidecar": e2e_sidecar.run, "remedy": e2e_remedy.train}
 
 
 def preload() -> None:
