@@ -1,37 +1,65 @@
 """Zero-code attach: decides whether this process may be attached to, then waits for its `import torch`.
 
-`startup/sitecustomize.py` calls `arm` when Python starts. Nothing is imported or patched before the script itself
-imports torch, and nothing happens in a process that never takes an optimizer step.
+`startup/sitecustomize.py` loads this file alone when Python starts, and so it imports next to nothing: every Python of
+a pod pays for it. The rest of the package is imported with torch, and nothing happens in a process that never takes an
+optimizer step.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
-from typing import Any
 
-from spikewatch.zerocode_watch import LOADERS, OPTIMIZERS, Watcher
+TYPE_CHECKING = False  # not typing's: importing that costs more than the whole file
+if TYPE_CHECKING:
+    import importlib.abc
+    import importlib.machinery
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    from spikewatch.zerocode_watch import Watcher
 
 SWITCH = "SPIKEWATCH_AUTOATTACH"  # "1": any script; else a comma-separated list of script file or module names
+LOADERS, OPTIMIZERS = "torch.utils.data.dataloader", "torch.optim.optimizer"
 _OFF = ("", "0")
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of the interpreter that take the next word
 
 
-def arm(environ: Mapping[str, str] = os.environ, command: Sequence[str] | None = None) -> Watcher | None:
-    """Waits for torch where the environment allows this script; else does nothing and returns None."""
+def arm(
+    environ: Mapping[str, str] = os.environ,
+    command: Sequence[str] | None = None,
+    make: Callable[[], Watcher] | None = None,
+) -> bool:
+    """Waits for torch where the environment allows this script. Returns whether it does.
+
+    `make` makes the watcher, once torch is imported; by default with the package as it can be imported then.
+    """
     if environ.get("SPIKEWATCH_DISABLE", "") not in _OFF:
-        return None
+        return False
     if not allowed(environ.get(SWITCH, ""), script_of(sys.orig_argv if command is None else command)):
-        return None
+        return False
     if any(name in sys.modules for name in (LOADERS, OPTIMIZERS)):
-        return None  # torch is there already: this is not the start of a process
-    watcher = Watcher()
-    sys.meta_path.insert(0, Waiting({LOADERS: watcher.loaders_imported, OPTIMIZERS: watcher.optimizers_imported}))
-    return watcher
+        return False  # torch is there already: this is not the start of a process
+    made: list[Watcher] = []
+
+    def ready(module: ModuleType) -> None:
+        try:
+            if not made:
+                made.append((make or _watcher)())
+            (made[0].loaders_imported if module.__name__ == LOADERS else made[0].optimizers_imported)(module)
+        except Exception as error:  # noqa: BLE001  `import torch` must not see our mistakes
+            sys.stderr.write(f"spikewatch attaches to nothing here: {error!r}\n")
+
+    finder: Any = Waiting({LOADERS: ready, OPTIMIZERS: ready})
+    sys.meta_path.insert(0, finder)
+    return True
+
+
+def _watcher() -> Watcher:
+    from spikewatch.zerocode_watch import Watcher
+
+    return Watcher()
 
 
 def allowed(switch: str, script: str) -> bool:
@@ -71,7 +99,8 @@ class Waiting:
         if not self._wanted and self in sys.meta_path:
             sys.meta_path.remove(self)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Afterwards(spec.loader, ready)
+            afterwards: Any = _Afterwards(spec.loader, ready)
+            spec.loader = afterwards
         return spec
 
     def _found(self, name: str, path: Sequence[str] | None, target: Any) -> importlib.machinery.ModuleSpec | None:
@@ -83,7 +112,7 @@ class Waiting:
         return None
 
 
-class _Afterwards(importlib.abc.Loader):
+class _Afterwards:
     """In place of a module's loader while it is imported; the module itself ends up with the real one."""
 
     def __init__(self, loader: Any, ready: Callable[[ModuleType], None]) -> None:

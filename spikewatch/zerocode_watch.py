@@ -23,10 +23,10 @@ from spikewatch.meter import Meter
 from spikewatch.run import Run
 from spikewatch.suitability import why_not
 from spikewatch.tuner import Tuner
+from spikewatch.zerocode import LOADERS
 
 log = logging.getLogger("spikewatch")
 
-LOADERS, OPTIMIZERS = "torch.utils.data.dataloader", "torch.optim.optimizer"
 MAX_CANDIDATES = 16  # loaders opened before the first step; a script with more is none we understand
 
 

@@ -74,7 +74,16 @@ def test_the_sitecustomize_that_ours_hides_is_run(clean_environment, tmp_path):
 def test_without_an_installed_package_only_the_package_beside_the_folder_becomes_importable(
     clean_environment, tmp_path
 ):
-    code = "import spikewatch; print(spikewatch.__file__)\ntry: import sidecar\nexcept ImportError: print('no sidecar')"
+    # a torch that shows when the package is needed, and that an error of ours does not reach its import
+    (tmp_path / "torch" / "optim").mkdir(parents=True)
+    for name in ("torch/__init__", "torch/optim/__init__", "torch/optim/optimizer"):
+        (tmp_path / f"{name}.py").touch()
+    code = (
+        "import sys, torch.optim.optimizer\n"
+        "print(sys.modules['spikewatch'].__file__)\n"
+        "try: import sidecar\n"
+        "except ImportError: print('no sidecar')"
+    )
     # -s and no site-packages of ours: an interpreter that has never heard of spikewatch
     bare = [getattr(sys, "_base_executable", sys.executable), "-s", "-c", code]
     done = subprocess.run(
