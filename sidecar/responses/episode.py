@@ -26,6 +26,7 @@ PASSING = frozenset(
         "query_error",
         "silenced",
         "thin_baseline",
+        "steady",  # a remediation sees no need now; measured values come and go
         "thin_history",  # a remediation looks at a past that is not long enough yet
     }
 )
