@@ -229,6 +229,25 @@ def test_a_parser_does_not_grow_with_the_log():
     assert len(parser._headers) + len(parser._meanings) <= 2 * 4096
 
 
+HEAD = "gpu-1:41:77 [3] NCCL INFO "
+HARMFUL = [
+    "[" + "11:11" * 8000 + " NCCL INFO x",
+    "a" * 40_000 + " NCCL INFO x",
+    "a:1:" * 10_000 + " NCCL INFO x",
+    HEAD + "comm a rank 1 nranks 1 cudaDev 1 busId 1 " * 1000,
+    HEAD + "Trees " + "[1] 1/" * 6000,
+    "NCCL ProcessGroupNCCL.cpp: last enqueued " + "[PG " * 10_000,
+    "h:1:2 [0] NCCL WARN " + "connect " * 5000,
+    HEAD + " " * 30_000 + "[repeated 1x",
+]
+
+
+def test_a_line_made_to_do_harm_costs_no_more_than_any_other():
+    """Work that grew with the square of a line's length would take minutes here, and the time limit would end it."""
+    text = "\n".join(HARMFUL * 20)
+    assert len(list(LogParser().parse(text))) >= 20
+
+
 @st.composite
 def mutated(draw):
     """Two real lines, spliced, cut, repeated and sprinkled with foreign characters."""

@@ -7,7 +7,7 @@ from typing import Literal
 from sidecar.model import Evidence, MetricInfo
 
 KERNEL = Evidence("device", "2026-11-29", "Linux 6.18, virtio disk")
-LAYOUT = Evidence("fake", "2026-11-29", "files in the kernel's layout; no such file system or device here")
+LAYOUT = Evidence("fake", "2026-11-29", "files in the kernel's layout; no NFS here, and block delay is not counted")
 
 _Scope = Literal["", "process", "container", "pod", "node", "device", "job", "cluster"]
 _Quality = Literal["exact", "averaged", "estimated"]
@@ -94,6 +94,7 @@ METRICS: tuple[MetricInfo, ...] = (
         "Time processes waited for block devices; absent unless kernel.task_delayacct is 1.",
         _COMMAND,
         "/proc/<pid>/stat 42",
+        verified=LAYOUT,
     ),
     _info("io_page_cache_sampled_bytes", "bytes", "Size of the data files looked at.", (), "cachestat"),
     _info("io_page_cache_resident_bytes", "bytes", "What of these files is in memory.", (), "cachestat"),

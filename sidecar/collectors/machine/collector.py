@@ -17,14 +17,17 @@ from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Evidence, MetricInfo, Sample, Status
 
 KERNEL = Evidence("device", "2026-11-29", "Linux 6.18, control groups v1; v2 in the kernel's layout")
+LAYOUT = Evidence("fake", "2026-11-29", "files in the kernel's layout of control groups v2")
 TRAINER, SIDECAR = "trainer", "sidecar"
 
 _SHARED = "set shareProcessNamespace: true in the pod's spec, and run the sidecar as the trainer's user"
 
 
-def _info(name: str, unit: str, text: str, source: str, labels: tuple[str, ...] = ("group",)) -> MetricInfo:
+def _info(
+    name: str, unit: str, text: str, source: str, labels: tuple[str, ...] = ("group",), verified: Evidence = KERNEL
+) -> MetricInfo:
     kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
-    return MetricInfo(f"spikewatch_{name}", kind, unit, text, labels, source, "container", "exact", KERNEL)
+    return MetricInfo(f"spikewatch_{name}", kind, unit, text, labels, source, "container", "exact", verified)
 
 
 METRICS: tuple[MetricInfo, ...] = (
@@ -36,7 +39,13 @@ METRICS: tuple[MetricInfo, ...] = (
     _info("cgroup_memory_used_bytes", "bytes", "Memory charged to it, page cache included.", "memory.current"),
     _info("cgroup_memory_limit_bytes", "bytes", "Memory it may use; absent without a limit.", "memory.max"),
     _info("cgroup_memory_cache_bytes", "bytes", "Page cache charged to it.", "memory.stat"),
-    _info("cgroup_memory_high_total", "", "How often it was slowed down for reaching memory.high.", "memory.events"),
+    _info(
+        "cgroup_memory_high_total",
+        "",
+        "How often it was slowed down for reaching memory.high.",
+        "memory.events",
+        verified=LAYOUT,
+    ),
     _info("cgroup_oom_kills_total", "", "Processes killed for want of memory.", "memory.events, memory.oom_control"),
     _info(
         "cgroup_pressure_seconds_total",

@@ -22,7 +22,10 @@ _HEADER = re.compile(
 )
 _LEVELS = ("INFO", "WARN", "CALL", "TRACE", "ABORT", "VERSION")
 _NUMBER_LENGTH = 18  # longer digits are no pid
-_LINE_LENGTH = 4096  # NCCL cuts its own lines at 1024 bytes; and Python refuses to read a number of 4300 digits
+# NCCL cuts its own lines at 1024 bytes, PyTorch's are no longer, and what a launcher puts before and behind them is
+# short. So no more is looked at: on a line made to do harm an expression takes the square of its length.
+_LINE_LENGTH = 2048
+_PREFIX_LENGTH = 256
 _LONG = 110  # characters; most longer messages are collectives, which are looked at before the cache
 _LAUNCHER_ENDS = ":)]>|"  # the last character of what launchers put before a line
 _CACHED = 4096  # entries of each cache: a job prints a few headers and a few hundred different messages
@@ -92,7 +95,7 @@ class LogParser:
         return body
 
     def _header(self, prefix: str) -> tuple[Header, str] | None:
-        found = _HEADER.search(prefix)
+        found = _HEADER.search(prefix[-_PREFIX_LENGTH:])
         known = None
         if found is not None and max(len(found["pid"]), len(found["tid"])) <= _NUMBER_LENGTH:
             device = found["device"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -81,6 +82,7 @@ def record(line: str) -> CollectiveTiming | PointToPointTiming | None:
 
 def _collective(header: Any, extra: Any, perf: Any) -> CollectiveTiming:
     bus = perf.get("coll_busbw_gbs")
+    bus_gbs = None if bus is None else float(bus)
     return CollectiveTiming(
         comm=str(header["id"]),
         comm_name=str(header.get("comm_name", "")),
@@ -92,7 +94,7 @@ def _collective(header: Any, extra: Any, perf: Any) -> CollectiveTiming:
         size_bytes=int(perf["coll_msg_size_bytes"]),
         seconds=_seconds(perf["coll_exec_time_us"]),
         timing_source=str(perf.get("coll_timing_source", "")),
-        bus_gbs=None if bus is None else float(bus),
+        bus_gbs=bus_gbs if bus_gbs is not None and math.isfinite(bus_gbs) else None,
         host=str(extra.get("hostname", "")),
         pid=int(extra.get("pid", 0)),
         dumped_us=int(extra.get("dump_timestamp_us", 0)),
