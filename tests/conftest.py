@@ -79,3 +79,20 @@ def _with_templates():
     if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"{folder}/default.tmpl is missing and no mount namespace can be made to hold it")
     return inside
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory):
+    """Gives the path of a stand-in for libnvidia-ml.so.1; `without`: functions an older driver does not have."""
+    import fakenvml
+
+    if fakenvml.compiler() is None:
+        pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1 with")
+    made = {}
+
+    def library(*without):
+        if without not in made:
+            made[without] = fakenvml.build(tmp_path_factory.mktemp("nvml"), without)
+        return made[without]
+
+    return library

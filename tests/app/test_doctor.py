@@ -131,14 +131,12 @@ def test_folders_that_must_be_shared_are_looked_at(folder, tmp_path):
     assert report_on(folder).places[0].status.reason == "nobody_listens"
 
 
-def test_a_gpu_pod_is_examined_down_to_each_gpu(folder, tmp_path, monkeypatch):
+def test_a_gpu_pod_is_examined_down_to_each_gpu(folder, tmp_path, monkeypatch, nvml_library):
     import fakenvml
 
     from sidecar.collectors.nvml.collector import NvmlCollector
 
-    if fakenvml.compiler() is None:
-        pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1 with")
-    library = fakenvml.build(tmp_path / "lib")
+    library = nvml_library()
     scenario = fakenvml.Scenario(tmp_path / "scenario", 2)
     scenario.set({"gpu1.fail.nvmlGpmSampleGet": 4})
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "scenario"))

@@ -13,13 +13,11 @@ from sidecar.clock import FakeClock
 
 
 @pytest.fixture
-def pod(tmp_path, monkeypatch):
+def pod(tmp_path, monkeypatch, nvml_library):
     """A whole sidecar over a stand-in for the driver: (sidecar, scenario, what one tick and its samples give)."""
     import fakenvml
 
-    if fakenvml.compiler() is None:
-        pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1 with")
-    library = fakenvml.build(tmp_path / "lib")
+    library = nvml_library()
     scenario = fakenvml.Scenario(tmp_path / "scenario", 2)
     monkeypatch.setenv("FAKE_NVML", str(scenario.file))
     made = []

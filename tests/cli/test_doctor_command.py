@@ -6,12 +6,15 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli.doctor import doctor
+from sidecar.plugins import Registry
 
 
 @pytest.fixture
 def run(tmp_path):
     def run(*args, **collectors):
-        for name in ("nvml", "process"):
+        registry = Registry()
+        registry.discover()
+        for name in registry.collectors:
             collectors.setdefault(name, {"enabled": False})
         (tmp_path / "spikewatch.yaml").write_text(
             json.dumps({"state_dir": "state", "run_dir": "run", "collectors": collectors})

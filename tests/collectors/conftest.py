@@ -58,23 +58,6 @@ def sink_of():
     return MemorySink
 
 
-@pytest.fixture(scope="session")
-def nvml_library(tmp_path_factory):
-    """Gives the path of a stand-in for libnvidia-ml.so.1; `without`: functions an older driver does not have."""
-    import fakenvml
-
-    if fakenvml.compiler() is None:
-        pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1 with")
-    made = {}
-
-    def library(*without):
-        if without not in made:
-            made[without] = fakenvml.build(tmp_path_factory.mktemp("nvml"), without)
-        return made[without]
-
-    return library
-
-
 @pytest.fixture
 def nvml(nvml_library, tmp_path, monkeypatch):
     """Makes a real collector with a real child on the unmodified nvidia-ml-py, over a scenario."""

@@ -21,7 +21,7 @@ def written(nvml_library, tmp_path, monkeypatch):
         scenario = fakenvml.Scenario(tmp_path / "scenario", 2)
         scenario.set(dict(values))
         file = tmp_path / "evidence.py"
-        arguments = ["--library", str(nvml_library()), "--evidence", str(file), "--repeat", "5", "--watch", "1.5"]
+        arguments = ["--library", str(nvml_library()), "--evidence", str(file), "--repeat", "5", "--watch", "1.2"]
         command = [sys.executable, "-m", "sidecar.collectors.nvml.check", *arguments]
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=60, check=False, env={**_environ(), **scenario.environment}

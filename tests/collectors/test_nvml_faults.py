@@ -198,6 +198,17 @@ def test_an_unknown_error_of_one_gpu_is_no_reason_to_stop_reading_the_others(nvm
     assert b.collector._child.pid == pid
 
 
+@pytest.mark.parametrize("what", ["fail.nvmlDeviceGetEnforcedPowerLimit", "fielderr.186", "fail.nvmlGpmSampleGet"])
+def test_an_unknown_error_of_one_call_costs_what_it_would_have_told_and_nothing_else(nvml, what):
+    b = nvml(2)
+    b.ask()
+    b.scenario.set({f"gpu0.{what}": 999})
+    gone = {"fielderr.186": "power_watts", "fail.nvmlGpmSampleGet": "sm_active_ratio"}.get(what, "power_limit_watts")
+    b.until(lambda v: (gone, "1") in v and (gone, "0") not in v)
+    assert b.up() == {"0": 1, "1": 1}
+    assert b.values["memory_used_bytes", "0"] == 40e9
+
+
 def test_devices_that_the_kernel_refuses_to_open_mean_a_withdrawn_device_cgroup(nvml, tmp_path):
     node = tmp_path / "nvidiactl"
     node.touch()

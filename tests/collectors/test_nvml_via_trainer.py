@@ -235,3 +235,17 @@ def test_whatever_stands_in_the_file_gives_numbers_or_nothing(changes):
     if found is not None:
         assert all(isinstance(v, float) for v in found["values"].values())
         assert all(isinstance(v, int) for v in found["codes"].values())
+
+
+def test_who_found_the_folder_there_leaves_it_there(tmp_path):
+    (tmp_path / "run").mkdir(mode=0o750)
+    first, second = (TrainerFile(tmp_path / "run" / "gpus", time.time) for _ in range(2))
+    first.ask()
+    second.ask()
+    second.stop()
+    assert (tmp_path / "run" / "gpus").stat().st_mode & 0o777 == 0o770, "the socket's group may write here"
+    first.stop()
+    assert not (tmp_path / "run" / "gpus").exists()
+    first.stop()
+    second.ask()
+    assert (tmp_path / "run" / "gpus").exists(), "asked again where somebody took it away"

@@ -141,7 +141,7 @@ def _watched(library: Path | None, watch_s: float) -> JSON:
                 seen |= {sample.metric: sample.value for sample in collector.sample(0)}
             except CollectError as e:
                 print(f"{e}", file=sys.stderr)  # noqa: T201  a tool for the terminal
-            time.sleep(1.0)
+            time.sleep(min(1.0, watch_s / 4))
         findings = [f for f in collector.findings() if f.status.state is not Availability.AVAILABLE]
         return {
             "status": f"{status.state.value} {status.reason}".strip() if status else "",

@@ -10,6 +10,7 @@ from sidecar.collectors.nvml.gpm import Gpm
 
 MIB = 1 << 20
 _UNION = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # by nvmlValueType_t
+_CORE = ("memory", "utilization")
 _SLOW_CALLS = (
     ("temp", "temperature", "nvmlDeviceGetTemperatureV", (0,)),  # the die
     ("clk.sm", "clocks", "nvmlDeviceGetClockInfo", (1,)),
@@ -40,7 +41,7 @@ class Device:
         """The state of one kind of call."""
         found = self.abilities.get(name)
         if found is None:
-            found = self.abilities[name] = Ability(self.instance)
+            found = self.abilities[name] = Ability(self.instance, name in _CORE)
         return found
 
     def _get(self, ability: str, name: str, *args: Any) -> Any:

@@ -29,15 +29,16 @@ class MigChanged(Exception):
 class Ability:
     """Whether one kind of call works on one GPU: 0, or the return code and when to try again.
 
-    `instance`: the handle is that of a MIG device, which becomes invalid when its GPU is divided anew.
+    `instance`: the handle is that of a MIG device, which becomes invalid when its GPU is divided anew. `core`: every
+    GPU can do this, so that an unknown error of it is one of the GPU, not of this call.
     """
 
-    __slots__ = ("code", "instance", "retry_at")
+    __slots__ = ("code", "core", "instance", "retry_at")
 
-    def __init__(self, instance: bool = False) -> None:
+    def __init__(self, instance: bool = False, core: bool = False) -> None:
         self.code = 0
         self.retry_at = 0.0
-        self.instance = instance
+        self.instance, self.core = instance, core
 
 
 class Driver:
@@ -78,7 +79,7 @@ class Driver:
 
     def refused(self, ability: Ability, code: int) -> None:
         """Notes a return code. Raises where it says more than that this one call failed."""
-        if code in wire.GONE:
+        if code in wire.GONE and (ability.core or code != wire.UNKNOWN):
             raise GpuGone(code)
         if ability.instance and code in (wire.INVALID, wire.NOT_FOUND):
             raise MigChanged

@@ -28,23 +28,22 @@ class TrainerFile:
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         """`clock`: seconds since 1970, to tell how old the file is."""
         self._folder, self._clock = folder, clock
-        self._asked = False
+        self._made = False
 
     def ask(self) -> None:
-        """Makes the folder; a folder that cannot be made asks nobody."""
-        if self._asked:
-            return
+        """Makes the folder, where it is not there; a folder that cannot be made asks nobody."""
         with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(self._folder.parent.stat().st_mode)
-            self._folder.mkdir(exist_ok=True)
+            around = self._folder.parent.stat()
+            self._folder.mkdir()
+            self._made = True
             # Who may open the socket's folder may leave a file here.
-            self._folder.chmod(0o770 if mode & 0o050 else 0o700)
-            self._asked = True
+            self._folder.chmod(0o770 if around.st_mode & 0o050 else 0o700)
+            os.chown(self._folder, -1, around.st_gid)
 
     def stop(self) -> None:
-        """Takes the folder away: nobody needs to read any more."""
-        if self._asked:
-            self._asked = False
+        """Takes the folder away, if it is ours: nobody needs to read any more."""
+        if self._made:
+            self._made = False
             for name in (FILE, f"{FILE}.new"):
                 with contextlib.suppress(OSError):
                     (self._folder / name).unlink()
