@@ -185,6 +185,9 @@ class LivePass:
         None where this torch does not tell.
         """
         unfinished = self.count.in_group if self.count is not None else 0
+        if self._tuner.rereads:  # there, torch also numbers what it asked of workers that had nothing left
+            failed = sum(part.failed for part in self._parts)
+            return max(0, self._before + self.given + failed - unfinished)
         if self.cutter is not None:
             return max(0, self.cutter.done - unfinished)
         if not all(part.known for part in self._parts):

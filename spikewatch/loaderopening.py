@@ -6,6 +6,7 @@ exactly the draws from the random state that the unchanged loader would have mad
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import Any
 
@@ -15,6 +16,9 @@ from spikewatch.batching_stream import Cut, Cutter, Regrouped
 from spikewatch.loaderposition import Beginning, Position
 from spikewatch.refusal import Refused
 from spikewatch.segments import Part, Settings, Stream
+from spikewatch.suitability import why_not_recut, why_workers_stay
+
+log = logging.getLogger("spikewatch")
 
 TORCH_DEFAULT_PREFETCH = 2  # what torch uses where there are workers and nothing is said
 
@@ -36,7 +40,8 @@ class Openings:
         self.beginning: Beginning | None = None  # of the newest pass
         self.resumes: Position | None = None  # where the next pass goes on
         self.skipped = 0  # batches of the loader's own sampler left out by the newest pass, for that
-        self._in_order = draws_at_once(loader)
+        self._at_once = draws_at_once(loader)
+        self._uncut = bool(why_not_recut(loader))
         self._parts_opened = 0
 
     def count_for(self, batching: Batching | None) -> None:
@@ -96,7 +101,7 @@ class Openings:
 
     def _by_itself(self, loader: Any) -> Any:
         own = vars(loader)["batch_sampler"]
-        if self._batching is None or own is None or isinstance(own, Regrouped):
+        if self._batching is None or self._uncut or isinstance(own, Regrouped):
             return type(loader)._get_iterator(loader)
         # Nobody sees the stand-in but the iterator, which keeps it for the passes to come.
         vars(loader)["batch_sampler"] = self._sampler(loader)
@@ -124,7 +129,9 @@ class Openings:
         """Draws the order that the pass had when it began, in the run that wrote the position, and skips."""
         position, self.resumes = self.resumes, None
         assert position is not None
-        self.skipped = position.batches
+        self.skipped, self.beginning = position.batches, position.beginning
+        if why_workers_stay(loader):
+            return self._reread(loader, position)
         own = self._own(loader)
         with position.beginning.again(loader):
             source = iter(own)
@@ -136,15 +143,30 @@ class Openings:
             for _ in range(position.batches):
                 if next(source, None) is None:
                     break
-            stream = Stream(source if self._batching is None else Cutter(source, self.cut, position.batches))
+            cuts = self._batching is not None and not self._uncut
+            stream = Stream(Cutter(source, self.cut, position.batches) if cuts else source)
             stream.more()
-        self.beginning = position.beginning
         generator = segments.seeded(seed, self._number() + position.batches)
         return segments.open_part(loader, stream, self.settings, generator=generator, private_seed=self._private(seed))
 
+    def _reread(self, loader: Any, position: Position) -> Part:
+        """An iterable-style dataset has no other way back to where it was than to read again what it gave."""
+        if position.batches:
+            log.info("spikewatch: reading %d batches again, to go on after them", position.batches)
+        with position.beginning.again(loader):
+            part = self.native(self._by_itself(loader))
+            for _ in range(position.batches):
+                try:
+                    next(part.iterator)
+                except StopIteration:
+                    break
+                except Exception as error:  # noqa: BLE001  it cost a batch the first time, too
+                    log.info("spikewatch: a batch that is read again fails: %r", error)
+        return part
+
     def _note(self, loader: Any, fresh: bool) -> None:
         self.skipped = 0
-        self.beginning = Beginning.now(loader, fresh, twice=self.at_first.workers > 0, everything=not self._in_order)
+        self.beginning = Beginning.now(loader, fresh, twice=self.at_first.workers > 0, everything=not self._at_once)
 
     def _own(self, loader: Any) -> Any:
         """The sampler of index batches that the loader was made with."""
@@ -153,7 +175,7 @@ class Openings:
 
     def _sampler(self, loader: Any) -> Any:
         """What gives the index batches of a pass."""
-        if self._batching is None or loader.batch_sampler is None:
+        if self._batching is None or self._uncut:
             return loader._index_sampler
         return Regrouped(self._own(loader), self.cut, self._batching.micro_at_first or 1)
 

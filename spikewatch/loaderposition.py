@@ -51,7 +51,9 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a pass goes on. `batches`: of the loader's own sampler, handed over before."""
+    """Where a pass goes on. `batches`: of the loader's own sampler, handed over before; of an iterable-style dataset,
+    those that it gave.
+    """
 
     batches: int
     beginning: Beginning
@@ -89,7 +91,12 @@ def shape(loader: Any) -> dict[str, Any]:
         "samples": _length(inner if inner is not None else sampler),
         "ranks": getattr(inner, "num_replicas", None),
         "generators": len(generators(loader)),
+        "workers": loader.num_workers if _rereads(loader) else None,  # the order of such a dataset depends on them
     }
+
+
+def _rereads(loader: Any) -> bool:
+    return isinstance(loader.dataset, sys.modules["torch"].utils.data.IterableDataset)
 
 
 def _length(sampler: Any) -> int | None:

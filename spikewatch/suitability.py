@@ -57,6 +57,19 @@ def why_not_recut(loader: Any) -> str:
     return ""
 
 
+def why_not_reread(loader: Any, fresh: bool) -> str:
+    """Empty for a loader whose workers, started anew, give what they gave before; else the reason.
+
+    `fresh`: its workers were started for the pass under way.
+    """
+    data = sys.modules["torch.utils.data"]
+    if isinstance(loader.dataset, (getattr(data, "MapDataPipe", ()), getattr(data, "IterDataPipe", ()))):
+        return "a data pipe shards itself by worker"
+    if not fresh:
+        return "an iterable-style dataset in workers that live on may go on where an earlier pass has brought it"
+    return ""
+
+
 def own_batch_size(loader: Any) -> int | None:
     """Samples in a full batch of the loader as it was made; None where it does not say."""
     sampler = getattr(loader, "batch_sampler", None)

@@ -21,7 +21,7 @@ from spikewatch.meter import Meter
 from spikewatch.randomness import DrawProbe
 from spikewatch.refusal import Refused
 from spikewatch.segments import Part, Settings
-from spikewatch.suitability import why_not_pinned, why_not_recut, why_workers_stay
+from spikewatch.suitability import why_not_pinned, why_not_recut, why_not_reread, why_workers_stay
 
 log = logging.getLogger("spikewatch")
 
@@ -42,6 +42,7 @@ class Tuner:
         self.openings = Openings(loader, batching)
         self._fixed = why_workers_stay(loader)
         self._uncut = why_not_recut(loader)
+        self.rereads = bool(self._fixed)  # a restarted run finds its place by reading again what it had
         self._passes: tuple[weakref.ref[LivePass], ...] = ()  # replaced whole: other threads read it without a lock
         self._trouble = ""  # why batches cannot be cut anew just now
         self._reader: int | None = None  # the thread that reads the newest pass
@@ -250,15 +251,17 @@ class Tuner:
     def position(self) -> dict[str, Any]:
         """Where the newest pass is, for a checkpoint; see `loaderposition.to_state`. Raises Refused."""
         loader = self.openings.loader()
-        if self._fixed:
-            raise Refused("unsupported", self._fixed)
-        if not self._order_known and self.probe.draws is not False:
-            raise Refused("unsupported", self._drawing())
         if not loader.in_order:
             raise Refused("unsupported", "with in_order=False nobody knows which samples were handed over")
+        if not self._order_known and self.probe.draws is not False:
+            raise Refused("unsupported", self._drawing())
         running, beginning = self.passes(), self.openings.beginning
         if beginning is None or (not running and self._left_at is None):
             return to_state(loader, None)
+        if self.rereads:
+            why = why_not_reread(loader, beginning.fresh)
+            if why:
+                raise Refused("unsupported", why)
         position = running[-1].position() if running else self._left_at
         if position is None:
             raise Refused("unsupported", "this torch names the insides of its loader otherwise")
@@ -267,8 +270,6 @@ class Tuner:
     def resume(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `position` says. Raises ValueError for one that does not fit, Refused."""
         loader = self.openings.loader()
-        if self._fixed:
-            raise Refused("unsupported", self._fixed)
         self.openings.resumes = from_state(loader, state)
 
     # --- what passes report; none of these may ever raise -----------------------------------------------------------

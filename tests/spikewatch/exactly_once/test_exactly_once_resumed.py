@@ -74,6 +74,50 @@ def test_a_resumed_run_goes_on_with_the_next_sample_and_the_next_passes_order(
     assert told == expected
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_iterable_dataset_is_read_again_up_to_where_it_was_with_all_that_its_workers_drew(
+    workers, persistent, no_children_left
+):
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    class Shards(IterableDataset):
+        def __iter__(self):
+            worker = get_worker_info()
+            if worker is None:
+                yield from range(70)
+            else:  # one share ends long before the other
+                for i in range((15, 55)[worker.id]):
+                    yield i * 100 + random.randrange(100) + int(torch.randint(100, ()).item())
+
+    def make():
+        return DataLoader(Shards(), 4, num_workers=workers, persistent_workers=persistent and workers > 0)
+
+    torch.manual_seed(1)
+    expected = [batch.tolist() for batch in make()]
+    torch.manual_seed(1)
+    told, checkpoint = [], None
+    for stop in (6, 5, 99):
+        run = spikewatch.attach(loader=make(), accumulation_steps=1)
+        if checkpoint is not None:
+            assert run.load_state_dict(checkpoint, strict=True)
+        before = torch.get_rng_state()
+        for number, batch in enumerate(run.loader, 1):
+            told.append(batch.tolist())
+            run.step()
+            if workers and number == 2:
+                run._parts.knobs.change({"prefetch_factor": 5})
+            if number == stop:
+                break
+        if checkpoint is not None:
+            assert torch.equal(torch.get_rng_state(), before)
+        checkpoint = saved(run.state_dict())
+        run.close()
+        run.loader = None
+    assert told == expected
+
+
 def test_a_checkpoint_between_two_passes_begins_the_next_one(loops, no_children_left):
     first = loops.Watched(loops.make_loader("generator", 0))
     first.one_pass(0, lambda number: None)
@@ -174,9 +218,18 @@ def test_loaders_whose_position_nobody_knows_say_so_in_the_checkpoint(monkeypatc
         assert told["position"] is None
         return told["reason"]
 
-    assert "iterable-style" in reason(DataLoader(Stream(), 4))
+    assert "not known yet" in reason(DataLoader(Stream(), 4))
     assert "in_order=False" in reason(DataLoader(loops.dataset(), 4, num_workers=1, in_order=False))
     assert "not known yet" in reason(DataLoader(loops.dataset(), batch_sampler=loops.Buckets(loops.SAMPLES, 4)))
     assert "not a torch DataLoader" in reason([1, 2])
+    lives_on = DataLoader(Stream(), 4, num_workers=1, persistent_workers=True)
+    list(lives_on)
+    run = spikewatch.attach(loader=lives_on)
+    batches = iter(run.loader)
+    next(batches)
+    assert "workers that live on" in run.state_dict()["data"]["reason"]
+    run.close()
+    del batches, lives_on
+    run.loader = None
     monkeypatch.setenv("SPIKEWATCH_DISABLE", "1")
     assert "off" in reason(DataLoader(loops.dataset(), 4))
