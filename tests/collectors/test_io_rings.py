@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.collectors.io import features
@@ -228,6 +228,7 @@ def test_a_process_that_ended_has_no_rings_and_is_not_called_denied(program, tmp
     assert (len(rings), rings.denied) == (0, 0)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="SqMaskCTlHead:0x \t\n-9,=", max_size=200))
 def test_no_content_makes_the_reader_raise(text):
     parse(text)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.collectors.io import devices, nfs, pressure
@@ -344,6 +344,7 @@ def test_an_nfs_mount_tells_its_traffic_and_how_long_requests_took(tmp_path):
     assert found["request_seconds_total", "/data", "read"] == 2.5
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(MOUNTSTATS.split("\n")).flatmap(
     lambda line: st.integers(0, len(line)).map(lambda n: line[:n])
 )))  # fmt: skip

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.collectors.nccl import events, flightrecorder, inspector, ras
@@ -267,7 +267,7 @@ def mutated(draw):
     return text
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated())
 @example("gpu-1:41:77 [3] NCCL INFO Init timings: rank 1 nranks 2 total 1.2.3 (kernels 1)")
 @example("[Rank 3] " + TIMED_OUT.replace("1800042", "9" * 5000))

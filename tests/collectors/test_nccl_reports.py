@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.collectors.nccl import flightrecorder, inspector, plainpickle, ras
@@ -80,6 +80,7 @@ plain = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plain, st.sampled_from([2, 4, 5]))
 def test_plain_values_come_back_as_pickle_wrote_them(value, protocol):
     assert plainpickle.loads(pickle.dumps(value, protocol)) == value
@@ -103,6 +104,7 @@ def test_a_pickle_cannot_reserve_memory_that_it_does_not_fill():
         plainpickle.loads(b"\x80\x02X\xff\xff\xff\x7fabc.")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200) | plain.map(lambda v: pickle.dumps(v, 2)).flatmap(
     lambda data: st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)).map(
         lambda change: data[: change[0]] + bytes([change[1]]) + data[change[0] + 1 :]

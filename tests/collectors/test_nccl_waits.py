@@ -1,7 +1,7 @@
 """Who waited for whom: a rank's time less the shortest among the ranks seen here."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.collectors.nccl.waits import Waits
@@ -84,6 +84,7 @@ def test_what_is_open_stays_bounded(count):
     assert len(waits._open) <= 4096
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.lists(st.floats(0, 10), min_size=2, max_size=4), min_size=1, max_size=8),
     st.randoms(use_true_random=False),

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
@@ -315,6 +315,7 @@ def escaped(value):
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(pages)
 def test_pages_are_read_as_prometheus_own_client_library_reads_them(rows):
     rows = [(n, {k: v.replace("\r", "") for k, v in ls.items()}, x) for n, ls, x in rows]
@@ -333,6 +334,7 @@ def test_pages_are_read_as_prometheus_own_client_library_reads_them(rows):
     )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(alphabet='a1{}="\\, \n#.eE+-\t', max_size=60))
 def test_no_text_makes_the_reader_raise_anything_but_its_own_error(text):
     try:
