@@ -39,24 +39,34 @@ def silence(
 
 
 class Silences:
-    """What every Alertmanager has silenced, as last heard."""
+    """What every Alertmanager has silenced, as last heard. By alert name, since many alerts are held against many."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Silence, ...]] = {}
+        self._by_name: dict[str, list[Silence]] = {}  # "": those that no one name decides about
 
     def learn(self, source: str, silences: Iterable[Silence]) -> None:
         """One Alertmanager's whole list."""
         self._known[source] = tuple(silences)
+        self._sort()
 
     def forget_all_but(self, sources: Iterable[str]) -> None:
         """Alertmanagers that are no longer configured have no say."""
         there = set(sources)
         self._known = {source: found for source, found in self._known.items() if source in there}
+        self._sort()
+
+    def _sort(self) -> None:
+        self._by_name = {}
+        for found in self._known.values():
+            for one in found:
+                name = next((m.value for m in one.matchers if (m.name, m.operator) == ("alertname", "=")), "")
+                self._by_name.setdefault(name, []).append(one)
 
     def by(self, labels: Mapping[str, str], now_ms: int) -> str:
         """The id of a silence that holds for these labels (`alertname` and external labels among them), or empty."""
-        for found in self._known.values():
-            for one in found:
+        for name in (labels.get("alertname", ""), ""):
+            for one in self._by_name.get(name, ()):
                 if one.holds(labels, now_ms):
                     return one.id
         return ""

@@ -52,6 +52,22 @@ def test_each_alertmanagers_list_is_replaced_whole_and_any_of_them_is_enough():
     assert silences.by(LABELS, 1) == ""
 
 
+def test_only_silences_that_may_concern_an_alert_are_looked_at():
+    silences = Silences()
+    others = [one(("alertname", f"Other{i}", False, True), identifier=f"o{i}") for i in range(1000)]
+    silences.learn("am", [*others, one(("alertname", "Starved", False, True)), one(("rank", "9", False, True))])
+    looked = []
+
+    class Labels(dict):
+        def get(self, name, default=None):
+            looked.append(name)
+            return super().get(name, default)
+
+    assert silences.by(Labels(LABELS), 5000) == "s1"
+    assert silences.by(Labels({"alertname": "Calm", "rank": "3"}), 5000) == ""
+    assert len(looked) < 10
+
+
 def test_a_silence_with_a_bad_expression_is_refused():
     with pytest.raises(ValueError, match="RE2"):
         one(("rank", "(", True, True))
