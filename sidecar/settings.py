@@ -175,6 +175,7 @@ class Egress(_Closed):
 
     allow: tuple[str, ...] = ()
     timeout: Duration = Field(5_000, ge=100, le=60_000)
+    token_file: FilePath | None = None
 
     @field_validator("allow")
     @classmethod

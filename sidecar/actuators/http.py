@@ -62,19 +62,20 @@ class HttpActuator:
         clock: Clock,
         *,
         timeout_ms: int = 5_000,
+        token_file: Path | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Takes over what a former process left in `file`; one that makes no sense is set aside, and that is logged."""
         self._egress, self._file, self._clock = egress, file, clock
-        self._timeout_s, self._transport = timeout_ms / 1000, transport
+        self._timeout_s, self._token_file, self._transport = timeout_ms / 1000, token_file, transport
         self._client: httpx.AsyncClient | None = None
         self._changes: dict[str, _Asked] = _read(file)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
-    def replace_egress(self, egress: EgressList, timeout_ms: int) -> None:
+    def replace_egress(self, egress: EgressList, timeout_ms: int, token_file: Path | None = None) -> None:
         """After a reload. What was asked for before is taken back all the same, if its URL is still allowed."""
-        self._egress, self._timeout_s = egress, timeout_ms / 1000
+        self._egress, self._timeout_s, self._token_file = egress, timeout_ms / 1000, token_file
 
     async def close(self) -> None:
         """Sends nothing more. What is in effect is taken back by the next process, or kept by it."""
@@ -202,12 +203,18 @@ class HttpActuator:
                 transport=self._transport, timeout=self._timeout_s, trust_env=False, follow_redirects=False
             )
         try:
+            headers = self._headers()
+        except OSError:
+            return "token_unreadable"
+        try:
             async with asyncio.timeout(self._timeout_s):
                 for _ in range(MAX_REDIRECTS + 1):
                     if not self._egress.allows(url):
                         return "egress_denied"
                     # Streamed and never read: the answer's body is of no use, and may be endless.
-                    async with self._client.stream("POST", url, json=dict(body), timeout=self._timeout_s) as answer:
+                    async with self._client.stream(
+                        "POST", url, json=dict(body), headers=headers, timeout=self._timeout_s
+                    ) as answer:
                         if answer.status_code not in (307, 308):
                             return "" if answer.is_success else f"status_{answer.status_code}"
                         url = str(answer.url.join(answer.headers.get("location", "")))
@@ -216,6 +223,12 @@ class HttpActuator:
             return "no_answer_in_time"
         except (httpx.HTTPError, httpx.InvalidURL) as e:
             return f"no_answer_{type(e).__name__}"
+
+    def _headers(self) -> dict[str, str]:
+        """Raises OSError."""
+        if self._token_file is None:
+            return {}
+        return {"Authorization": f"Bearer {self._token_file.read_text(encoding='utf-8').strip()}"}
 
     def _forget(self) -> None:
         over = [change_id for change_id, asked in self._changes.items() if _state(asked) in _OVER]

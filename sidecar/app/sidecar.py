@@ -89,7 +89,11 @@ class Sidecar:
         self.journal = Journal(self.db, write_line=write_line or Lines().write, on_entry=self.savings.take)
         egress = settings.egress
         self.http = HttpActuator(
-            EgressList(egress.allow), state_dir / "requests.json", clock, timeout_ms=egress.timeout
+            EgressList(egress.allow),
+            state_dir / "requests.json",
+            clock,
+            timeout_ms=egress.timeout,
+            token_file=loaded.path(egress.token_file) if egress.token_file else None,
         )
         self.collectors = self._runner(rulebook)
         self._facts = collecting.Facts(clock)
@@ -289,7 +293,12 @@ class Sidecar:
         self.silenced.only([e.settings.url for e in rulebook.endpoints])
         self.rulebook = rulebook
         settings = rulebook.loaded.settings
-        self.http.replace_egress(EgressList(settings.egress.allow), settings.egress.timeout)
+        token = settings.egress.token_file
+        self.http.replace_egress(
+            EgressList(settings.egress.allow),
+            settings.egress.timeout,
+            rulebook.loaded.path(token) if token else None,
+        )
         if self._usd_per_hour() is not None:
             self.savings.expect(r.name for r in rulebook.responses)
         self.vitals.config_hash = rulebook.hash

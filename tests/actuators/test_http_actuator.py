@@ -21,7 +21,7 @@ class Answering:
     """A server that keeps every body and answers as told: a status, a redirect, or not at all."""
 
     def __init__(self):
-        self.asked, self.paths = [], []
+        self.asked, self.paths, self.tokens = [], [], []
         self.answers = []  # (status, location) for the next requests; then 200
         self.silent = False
         self.lets_go = asyncio.Event()
@@ -44,6 +44,7 @@ class Answering:
                 length = next(int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length"))
                 self.asked.append(json.loads(await reader.readexactly(length)))
                 self.paths.append(lines[0].split()[1])
+                self.tokens += [line.split(": ", 1)[1] for line in lines if line.lower().startswith("authorization:")]
                 if self.silent:
                     await self.lets_go.wait()
                 status, location = self.answers.pop(0) if self.answers else (200, "")
@@ -191,6 +192,29 @@ def test_taking_back_is_tried_until_it_is_answered_and_waits_longer_each_time(tm
         return server.actions
 
     assert story(tmp_path, play) == ["apply", "revert", "revert", "revert"]
+
+
+def test_a_token_goes_along_and_is_read_at_every_request(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("first\n")
+
+    async def play(actuator, server, clock):
+        actuator.apply(order(server.url))
+        await until(actuator, "c1", ChangeState.APPLIED)
+        token.write_text("second\n")
+        actuator.revert("c1")
+        await until(actuator, "c1", ChangeState.REVERTED)
+        return server.tokens
+
+    assert story(tmp_path, play, token_file=token) == ["Bearer first", "Bearer second"]
+
+
+def test_without_its_token_nothing_is_asked(tmp_path):
+    async def play(actuator, server, clock):
+        actuator.apply(order(server.url))
+        return (await until(actuator, "c1", ChangeState.REFUSED)).reason, server.asked
+
+    assert story(tmp_path, play, token_file=tmp_path / "none") == ("token_unreadable", [])
 
 
 def test_an_address_that_is_not_on_the_list_is_never_asked(tmp_path):

@@ -286,6 +286,56 @@ def test_what_was_seen_on_recordings_only_suggests_and_the_report_says_why(run):
     assert "responses.yaml:13:9:" in str(report.problems[0])
 
 
+UTILISATION = """
+responses:
+- name: grow
+  match: ['alertname="Slow"']
+  remediation: batch_size
+  with: {strategy: utilisation, global_batch: follow}
+  mode: suggest
+  verify: {expr: 'sum(rate(done_total[10s]))', goal: increase, by: 5%, baseline: 20s, window: 20s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("activity", "nonfinite", "effect", "expected"),
+    [
+        ("0.91x300", "0x300", 1.2, {"exp_plan": {"micro_batch_size": 48, "accumulation_steps": 4},
+                                    "exp_verdict": "helped", "exp_result": "kept"}),
+        ("0.91x300", "0x300", 0.9, {"exp_verdict": "did_not_help", "exp_result": "rolled_back",
+                                    "exp_knobs": {"micro_batch_size": 32}}),
+        ("0.91x60 0.2x40 0.91x200", "0x300", 1.0, {"exp_decision": "acted"}),
+        ("0.5x300", "0x300", 1.0, {"exp_decision": "none", "exp_waited": ["thin_history", "steady"]}),
+        ("_x300", "0x300", 1.0, {"exp_decision": "none", "exp_waited": ["thin_history"]}),
+        ("0.91x300", "0x5 1x295", 1.0, {"exp_plan": {"lr_factor": 0.9}}),
+    ],
+)  # fmt: skip
+def test_the_strategy_that_reads_gpu_activity_on_recordings_of_it(run, activity, nonfinite, effect, expected):
+    def change(case):
+        case["duration"] = "4m"
+        case["input_series"] = [
+            {"series": "slow", "values": "1x300"},
+            {"series": "done_total", "values": "0+80x300"},
+            {"series": 'spikewatch_trainer_steps_total{rank="0"}', "values": "0+10x300"},
+            {"series": 'spikewatch_gpu_sm_active_ratio{gpu="a"}', "values": activity},
+            {"series": 'spikewatch_trainer_nonfinite_losses_total{rank="0"}', "values": nonfinite},
+        ]
+        shared = {"scope": "all_rank", "minimum": 0.1, "maximum": 512}
+        case["trainer"] = {
+            "knobs": {
+                "micro_batch_size": {"value": 32, **shared},
+                "accumulation_steps": {"value": 4, **shared},
+                "lr_factor": {"value": 1.0, **shared},
+            },
+            "effects": [{"when": {"micro_batch_size": 48}, "rates": {"done_total": effect}}],
+        }
+        case["answers"] = [{"response": "grow"}]
+        case["response_test"] = [{"response": "grow", **expected}]
+
+    report = run(change, responses=UTILISATION)
+    assert report.passed, list(report.lines())
+
+
 # --- wrong files ------------------------------------------------------------------------------------------------------
 
 
