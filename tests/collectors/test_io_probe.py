@@ -278,6 +278,21 @@ def test_a_sample_of_this_machine_holds_what_can_be_seen(collector, data):
     assert [f.what for f in one.findings()][0] == "io_uring"
 
 
+def test_named_files_are_looked_for_once_in_ten_minutes(collector, tmp_path):
+    root = tmp_path / "proc"
+    root.mkdir()
+    folder = tmp_path / "data"
+    folder.mkdir()
+    one = collector(files=[f"{folder}/*"], proc_root=root)
+    (folder / "a").write_bytes(b"x")
+    sample(one, 0)
+    (folder / "b").write_bytes(b"x")
+    sample(one, 590_000)
+    assert len(one._files) == 1
+    sample(one, 600_000)
+    assert len(one._files) == 2
+
+
 def test_a_pod_that_shows_no_other_processes_is_told_with_the_change_that_would_help(collector, tmp_path):
     (tmp_path / "proc").mkdir()
     status = collector(proc_root=tmp_path / "proc").probe()

@@ -150,6 +150,12 @@ def test_files_are_found_by_name(tmp_path):
     assert {Path(f.path).name for f in named([f"{tmp_path}/**/*.bin"])} == {"1.bin", "2.bin"}
 
 
+def test_of_a_large_data_set_only_so_many_files_are_asked_for(tmp_path):
+    for n in range(50):
+        (tmp_path / f"{n}.bin").write_bytes(b"x")
+    assert len(list(named([f"{tmp_path}/*.bin"], limit=20))) == 20
+
+
 def test_of_many_files_every_part_has_a_chance():
     files = [DataFile(str(n), n, (0, 0)) for n in range(10_000)]
     chosen = choose(files, 100, seed=5)

@@ -21,6 +21,8 @@ from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Finding, MetricInfo, Sample, Status
 
+_LIST_MS = 600_000  # a data set changes rarely, and its server has better things to do
+
 _SHARED = "set shareProcessNamespace: true in the pod's spec, and run the sidecar as the trainer's user"
 
 
@@ -53,6 +55,7 @@ class IoCollector:
         self._feature: features.Feature | None = None
         self._processes: list[Process] = []
         self._files: list[DataFile] = []
+        self._listed_ms: int | None = None  # when the files that were named were looked for
         self._devices: list[devices.Device] = []
         self._stood_still: tuple[int, float] | None = None  # when, seconds of pressure by then
         self._share: float | None = None  # of the newest interval
@@ -131,8 +134,11 @@ class IoCollector:
         except OSError as e:
             raise CollectError(self.name, "proc_unreadable", f"{self._root}: {e.strerror}") from e
         self._rings.discover(self._processes)
-        found = named(self._settings.files) if self._settings.files else opened(self._root, self._processes)
-        self._files = choose(found, seed=now_ms)
+        if not self._settings.files:
+            self._files = choose(opened(self._root, self._processes), seed=now_ms)
+        elif self._listed_ms is None or now_ms - self._listed_ms >= _LIST_MS:
+            self._listed_ms = now_ms
+            self._files = choose(named(self._settings.files), seed=now_ms)
         numbers = {file.device for file in self._files}
         self._devices = devices.devices_of(numbers, self._settings.sys_root, self._root)
         if self._feature is None:

@@ -9,6 +9,7 @@ import random
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from sidecar.collectors.io.syscalls import CACHESTAT, Kernel
@@ -39,10 +40,13 @@ class Residency:
     recently_evicted: int
 
 
-def named(patterns: Sequence[str]) -> Iterator[DataFile]:
-    """The files that match the globs, in no order."""
+def named(patterns: Sequence[str], limit: int = 2_000) -> Iterator[DataFile]:
+    """Files that match the globs, in no order; of each glob at most `limit`.
+
+    A data set may have millions on a server that answers slowly: this asks it for few, and should be called seldom.
+    """
     for pattern in patterns:
-        for path in glob.iglob(pattern, recursive=True):
+        for path in islice(glob.iglob(pattern, recursive=True), limit):
             found = _data_file(path)
             if found is not None:
                 yield found
