@@ -43,6 +43,7 @@ class Openings:
         self._at_once = draws_at_once(loader)
         self._uncut = bool(why_not_recut(loader))
         self._parts_opened = 0
+        self._batch_size = loader.batch_size  # None where a batch sampler was given
 
     def count_for(self, batching: Batching | None) -> None:
         """Another run's loop from the next pass on."""
@@ -76,7 +77,9 @@ class Openings:
             newest.end()
             return self._resumed(loader)
         self._note(loader, fresh=False)
-        if newest.iterator._persistent_workers and newest.settings() == self.settings:
+        alike = newest.settings()._replace(prefetch=self.settings.prefetch) == self.settings
+        if newest.iterator._persistent_workers and alike:
+            newest.iterator._prefetch_factor = newest.prefetch = self.settings.prefetch
             if newest.ours:
                 newest.iterator._index_sampler.stream = begin(iter(self._sampler(loader)))
             elif self._batching is not None:
@@ -196,7 +199,8 @@ class Openings:
         own = self._own(loader)
         stand_in = self._sampler(loader)
         vars(loader)["batch_sampler"] = own if cut.size is None else stand_in
-        vars(loader)["batch_size"] = stand_in.batch_size
+        if self._batch_size is not None:
+            vars(loader)["batch_size"] = cut.size or self._batch_size
 
 
 def begin(source: Any) -> Stream:

@@ -346,6 +346,27 @@ def test_length_and_batch_size_of_the_loader_tell_what_comes(looping):
 
 
 @pytest_torch
+def test_a_batch_sampler_of_the_scripts_own_stays_the_loaders_only_word_on_size(looping, indices):
+    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+    class Own(BatchSampler):
+        pass
+
+    own = Own(SequentialSampler(range(96)), 8, drop_last=False)
+    run = looping(loader=DataLoader(indices(96), batch_sampler=own))
+    for _ in range(4):  # until it is seen to draw nothing
+        for _ in range(2):
+            next(run.batches)
+            _ = run.loss_weight, run.should_step()
+        run.step()
+    run._parts.knobs.check({"micro_batch_size": 4})
+    run._parts.knobs.change({"micro_batch_size": 4})
+    assert (run.loader.batch_size, run.loader.batch_sampler.batch_size) == (None, 4)
+    run._parts.knobs.change({"micro_batch_size": 8})
+    assert (run.loader.batch_size, run.loader.batch_sampler) == (None, own)
+
+
+@pytest_torch
 def test_ordered_by_the_sidecar_they_change_at_a_step_and_go_back_when_nobody_confirms(looping, order):
     run = looping()
     change = order(run, micro_batch_size=4)

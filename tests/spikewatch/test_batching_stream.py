@@ -136,6 +136,19 @@ def test_nothing_left_unfinished_touches_the_random_state_when_it_is_collected()
         random.setstate(before)
 
 
+@pytest.mark.parametrize("cut", [Cut(), Cut(2, 3)])
+def test_what_is_remembered_is_what_is_under_way_however_long_the_pass(cut):
+    ahead, cutter, under_way = 8, Cutter(([i, i + 1] for i in range(20_000)), cut), 0
+    most = 0
+    for _ in cutter:
+        under_way += 1
+        if under_way > ahead:
+            under_way -= 1
+            cutter.handed(under_way)
+        most = max(most, len(cutter._issued) + len(cutter._pending) + len(cutter._pieces))
+    assert most <= 2 * ahead + 6
+
+
 @settings(deadline=None)
 @given(st.integers(0, 40), st.integers(1, 6), st.integers(1, 3), st.data(), st.booleans())
 def test_the_length_told_is_the_number_of_batches_that_come(samples, own, span, data, drop_last):

@@ -1,8 +1,11 @@
 """A training run that we watch or change ends exactly as one without us."""
 
+import gc
 import random
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import spikewatch
 
@@ -137,6 +140,75 @@ def test_a_run_with_ten_changes_ends_bit_identical(train, make_loader, order, no
     assert train(make_loader, changed_by(order, changes, runs), epochs=3) == train(make_loader, epochs=3)
     states = [report["state"] for report in runs[0]._parts.ledger.reports()]
     assert states == ["kept"] * 10
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    kind=st.sampled_from([(0, False, False), (2, True, False), (1, False, True), (2, True, True)]),
+    accumulates=st.booleans(),
+    changes=st.dictionaries(
+        st.integers(6, 40),
+        st.fixed_dictionaries({}, optional={"num_workers": st.integers(0, 2), "prefetch_factor": st.integers(1, 9)}),
+        max_size=6,
+    ),
+)
+def test_whatever_is_changed_and_when_a_run_ends_bit_identical(
+    kind, accumulates, changes, train, indices, no_children_left
+):
+    from torch import Generator
+    from torch.utils.data import DataLoader
+
+    workers, generator, persistent = kind
+
+    def make():
+        return DataLoader(
+            indices(60),
+            batch_size=4,
+            shuffle=True,
+            num_workers=workers,
+            persistent_workers=persistent,
+            generator=Generator().manual_seed(7) if generator else None,
+        )
+
+    def around(loader):
+        run = spikewatch.attach(loader=loader, accumulation_steps=1 if accumulates else None)
+        steps = iter(range(1, 1000))
+
+        def after(loss):
+            values = changes.get(next(steps))
+            run.step(loss)
+            if values:
+                run._parts.knobs.check(values)
+                run._parts.knobs.change(values)
+
+        return run.loader, after
+
+    assert train(make, around, epochs=3) == train(make, epochs=3)
+
+
+def test_a_pass_that_is_left_touches_no_random_state_when_it_is_collected(random_state, no_children_left):
+    """Also where its samples are loaded here, with a random state of their own."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    for accumulation_steps in (None, 1):
+        run = spikewatch.attach(
+            loader=DataLoader(Noisy(), 4, shuffle=True, num_workers=2), accumulation_steps=accumulation_steps
+        )
+        batches = iter(run.loader)
+        for _ in range(7):  # the last of them are loaded here
+            next(batches)
+            run._parts.knobs.change({"num_workers": 0})
+        torch.rand(1)
+        random.random()
+        before = random_state()
+        run.close()
+        run.loader = None
+        del batches, run
+        gc.collect()
+        assert random_state() == before
 
 
 def test_a_change_to_the_same_workers_keeps_the_draws_of_later_epochs(train, order, no_children_left):

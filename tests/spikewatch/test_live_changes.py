@@ -280,6 +280,19 @@ def test_workers_that_live_on_are_the_same_processes_in_the_next_pass(indices, a
     assert len(changed) == 2
 
 
+def test_workers_that_live_on_stay_when_only_their_depth_changes_between_passes(indices, attached):
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(indices(40), batch_size=4, num_workers=1, persistent_workers=True)
+    run = attached(loader)
+    list(run.loader)
+    first = [worker.pid for worker in loader._iterator._workers]
+    change(run, prefetch_factor=5)
+    assert len(list(run.loader)) == 10
+    assert [worker.pid for worker in loader._iterator._workers] == first
+    assert loader._iterator._prefetch_factor == 5
+
+
 def test_workers_begun_before_attach_are_taken_over(indices, attached):
     from torch.utils.data import DataLoader
 

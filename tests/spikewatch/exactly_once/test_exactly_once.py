@@ -210,6 +210,7 @@ def test_an_iterable_datasets_workers_run_further_or_less_far_ahead_and_keep_the
                 run._parts.knobs.check(values)
                 run._parts.knobs.change(values)
         assert told(seen) == expected[passed]
+        run._parts.knobs.change({"prefetch_factor": 3})  # between two passes
     run.close()
     run.loader = None
 
