@@ -12,7 +12,7 @@ from sidecar.responses.episode import Attempt, Episode, Plan
 from sidecar.responses.episode import change_id as change_of
 from sidecar.responses.experiment import Experiment, Phase, Send
 from sidecar.responses.journal import Entry, Journal, to_json
-from sidecar.responses.statistics import Judgement
+from sidecar.responses.statistics import Judgement, Window, outline
 
 _CHUNK = 500  # SQLite's default limit of variables in a statement is far above
 
@@ -133,13 +133,23 @@ class Records:
         self._journal.note(Entry(now_ms, "command", x.episode, x.response, x.change_id, data))
 
     def verdict(
-        self, x: Experiment, judgement: Judgement | None, usd_per_hour: float | None, now_ms: int, detail: str = ""
+        self,
+        x: Experiment,
+        judgement: Judgement | None,
+        usd_per_hour: float | None,
+        now_ms: int,
+        *,
+        detail: str = "",
+        baseline: Window | None = None,
     ) -> None:
         """What an experiment came to, with the numbers behind it."""
         assert x.verdict is not None
         data: dict[str, Any] = {"verdict": x.verdict.value, "reason": x.reason, "remediation": x.remediation}
         if detail:
             data["detail"] = detail
+        windows = {"baseline": baseline, "after": judgement.after if judgement is not None else None}
+        if held := {name: outline(window) for name, window in windows.items() if window is not None}:
+            data["samples"] = held
         if judgement is not None and judgement.estimate is not None:
             estimate = judgement.estimate
             data["gain_percent"] = round(estimate.gain * 100, 3)

@@ -79,6 +79,17 @@ class Window:
     steps: float | None = None
 
 
+def outline(window: Window) -> dict[str, float | int | None]:
+    """What a window held, in short, also where it is too thin to judge by. The mean is that of its finite samples."""
+    values = [v for t, v in window.increments if window.after_ms < t <= window.until_ms and math.isfinite(v)]
+    return {
+        "samples": len(values),
+        "mean": sum(values) / len(values) if values else None,
+        "steps": window.steps,
+        "seconds": (window.until_ms - window.after_ms) / 1000,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One window in numbers. `mean` is in the unit of the expression, `effective` counts independent samples."""
@@ -114,6 +125,7 @@ class Judgement:
     verdict: Verdict
     reason: str
     estimate: Estimate | None = None
+    after: Window | None = None  # what was measured after the change, where anything was
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +177,18 @@ def judge(baseline: Window, after: Window, *, goal: Goal, by: float, min_steps: 
     for name, window in (("baseline", baseline), ("window", after)):
         bins, problem = _bins(window, min_steps, min_samples)
         if bins is None:
-            return Judgement(Verdict.INCONCLUSIVE, f"{problem}_in_{name}")
+            return Judgement(Verdict.INCONCLUSIVE, f"{problem}_in_{name}", after=after)
         binned.append(bins)
     if binned[0].rate <= 0:
-        return Judgement(Verdict.INCONCLUSIVE, "baseline_not_positive")
+        return Judgement(Verdict.INCONCLUSIVE, "baseline_not_positive", after=after)
     if binned[1].rate < 0:
-        return Judgement(Verdict.INCONCLUSIVE, "negative_value")
+        return Judgement(Verdict.INCONCLUSIVE, "negative_value", after=after)
     estimate = _compare((baseline, binned[0]), (after, binned[1]), goal)
     if estimate.gain < by:
-        return Judgement(Verdict.DID_NOT_HELP, "gain_too_small" if estimate.gain > 0 else "no_gain", estimate)
+        return Judgement(Verdict.DID_NOT_HELP, "gain_too_small" if estimate.gain > 0 else "no_gain", estimate, after)
     if estimate.lower <= 0:
-        return Judgement(Verdict.INCONCLUSIVE, "cannot_be_told_from_noise", estimate)
-    return Judgement(Verdict.HELPED, "gain_is_real", estimate)
+        return Judgement(Verdict.INCONCLUSIVE, "cannot_be_told_from_noise", estimate, after)
+    return Judgement(Verdict.HELPED, "gain_is_real", estimate, after)
 
 
 def _compare(baseline: tuple[Window, _Bins], after: tuple[Window, _Bins], goal: Goal) -> Estimate:

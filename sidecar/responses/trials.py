@@ -12,8 +12,8 @@ from typing import Any
 
 from sidecar.errors import SpikewatchError
 from sidecar.hooks import Actuator
-from sidecar.model import Order, TrainerIdentity
-from sidecar.responses.experiment import UNVERIFIED, Experiment, Phase, Send, recovered, step
+from sidecar.model import ChangeState, Order, Outcome, TrainerIdentity
+from sidecar.responses.experiment import UNVERIFIED, Experiment, Phase, Seen, Send, recovered, step
 from sidecar.responses.killswitch import Halt
 from sidecar.responses.limits import Ledger
 from sidecar.responses.measure import Measure
@@ -94,7 +94,8 @@ class Trials:
                     taken = trial.experiment = replace(taken, reason="oom_kill")
                 self._quarantine(trial, now_ms)
             if taken.verdict is not x.verdict:
-                self._concluded(taken, None, now_ms)
+                trial.experiment = taken
+                self._concluded(trial, Seen(now_ms, None, Outcome(ChangeState.UNKNOWN)))
             self._records.save(taken, now_ms, **details(taken))
             if taken.phase is not Phase.CLOSED:
                 self._open[taken.change_id] = trial
@@ -123,7 +124,7 @@ class Trials:
             if trial.killed(facts):
                 self._quarantine(trial, now_ms)
             if new.verdict is not old.verdict:
-                self._concluded(new, seen.judgement, now_ms, seen.detail)
+                self._concluded(trial, seen)
             if new.phase is not old.phase:
                 said = {"actuator_says": seen.outcome.reason} if seen.outcome.reason else {}
                 self._records.save(new, now_ms, **details(new), **said)
@@ -134,10 +135,12 @@ class Trials:
             self._send(new, () if halt is not None else messages, now_ms)
         return ended
 
-    def _concluded(self, x: Experiment, judgement: Judgement | None, now_ms: int, detail: str = "") -> None:
+    def _concluded(self, trial: Trial, seen: Seen) -> None:
+        x = trial.experiment
         assert x.verdict is not None
-        self._records.verdict(x, judgement, self._worth(x, judgement), now_ms, detail)
-        self._ledger.ended(x.response, x.scope, x.verdict, now_ms)
+        worth = self._worth(x, seen.judgement)
+        self._records.verdict(x, seen.judgement, worth, seen.now_ms, detail=seen.detail, baseline=trial.baseline)
+        self._ledger.ended(x.response, x.scope, x.verdict, seen.now_ms)
         self._tally.verdict(x.remediation, x.verdict)
 
     def _quarantine(self, trial: Trial, now_ms: int) -> None:

@@ -194,3 +194,27 @@ def test_a_reload_lets_a_running_experiment_end(world):
 def test_the_fake_is_used_as_an_actuator(world):
     assert isinstance(world.trainer, Actuator)
     assert {s.value for s in Send} == {"apply", "renew", "keep", "revert"}
+
+
+def test_every_verdict_says_what_was_measured_also_where_that_was_too_little(world):
+    world.start()
+    world.fire()
+    world.until_phase("measuring")
+    world.measure.broken = True
+    world.run(1)
+    (broken,) = world.kinds("verdict")
+    assert set(broken["samples"]) == {"baseline"}
+    assert broken["samples"]["baseline"]["samples"] == 20
+    assert broken["samples"]["baseline"]["steps"] == 20
+    assert 190 < broken["samples"]["baseline"]["mean"] < 210
+    world.measure.broken = False
+    world.clock.advance(400_000)
+    world.fire()
+    world.until_phase("measuring")
+    world.measure.samples.clear()
+    world.alive = False
+    world.run(150)
+    thin = world.kinds("verdict")[1]
+    assert thin["verdict"] == "inconclusive"
+    assert thin["samples"]["after"]["samples"] == 0
+    assert thin["samples"]["after"]["mean"] is None
