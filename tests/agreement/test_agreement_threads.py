@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from simulated_ranks import SimulatedRank
@@ -214,6 +215,8 @@ def test_a_store_that_hangs_holds_a_rank_up_for_a_bounded_time(ranks, elsewhere)
     leader.ledger.set("c", {"lr": 4}, {}, 600_000)
     version = eventually(lambda: other.ledger.promises.undecided())[0]
     elsewhere.process.send_signal(signal.SIGSTOP)
+    status = Path(f"/proc/{elsewhere.process.pid}/stat")
+    eventually(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
     try:
         with pytest.raises(AgreementLost):
             other.agreement.verdict(version, 0.2)
