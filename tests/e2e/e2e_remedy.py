@@ -63,7 +63,9 @@ def model_for(kind: Kind) -> Any:
 
     if kind == "launches":
         return torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(60)))
-    model = torch.nn.Linear(4, 64 if kind == "all_pairs" else 4, bias=False)
+    if kind == "all_pairs":
+        return torch.nn.Linear(4, 64)
+    model = torch.nn.Linear(4, 4, bias=False)
     torch.nn.init.zeros_(model.weight)
     return model
 

@@ -14,6 +14,8 @@ from e2e_nursing import Nursery
 from e2e_world import SPEED, World
 from test_remediations_played import BAD, BREAKS, FP16, NONE, OVERFLOWS, RULES, answer, settings, steps
 
+from sidecar.cli.demo.traininglog import TrainingLog
+
 pytestmark = [pytest.mark.torch, pytest.mark.proof, pytest.mark.timeout(1200)]
 
 GROW = {"strategy": "stability", "window_steps": 200, "global_batch": "follow"}
@@ -61,6 +63,7 @@ def play(nursery, plugin, params, run, judged, expected):
             args = {"output": str(world.folder / "train0"), "socket": str(world.socket), "job": "job", **run}
             child = world.nursery.start("remedy", args, world.folder / "train0.out")
             world.trainers.append(child)
+            world.logs.append(TrainingLog(world.folder / "train0"))
         closed = world.until_entry("experiment", phase="closed", seconds=240)
         verdict = world.entries("verdict")[0]["data"]
         if loader:
