@@ -85,6 +85,7 @@ class Sidecar:
         allowed = {os.getuid(), *settings.trainer_uids}
         self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock, allowed_uids=allowed)
         self._channel_state = Recorder(self.store, "channel")
+        self._responder_state = Recorder(self.store, "responder")  # in the store, so that rules can be about it
         self.savings = Savings()
         self.journal = Journal(self.db, write_line=write_line or Lines().write, on_entry=self.savings.take)
         egress = settings.egress
@@ -143,7 +144,6 @@ class Sidecar:
                 "sidecar": self.samples,
                 "notifier": lambda: self.notifier.samples(),
                 "silences": lambda: self.silences.samples(),
-                "responder": lambda: self.responder.samples(),
                 "savings": lambda: self.savings.samples(),
             },
         )
@@ -209,6 +209,7 @@ class Sidecar:
         self._part("alerting", lambda: self._evaluate(now))
         self._part("responses", lambda: self.control.tick(now))
         self._part("responses", lambda: self.responder.tick(now))
+        self._part("responses", lambda: self._responder_state.record(self.responder.samples(), now))
         self._part("savings", lambda: self._book(now))
         self.vitals.tick_seconds = time.perf_counter() - started
 

@@ -160,6 +160,12 @@ class Book:
         """Every plan that is shown and not answered, oldest episode first."""
         return [(e, a) for e, a in self._answerable() if not a.approved_by]
 
+    @property
+    def unanswered(self) -> int:
+        """How many plans wait for an answer."""
+        waits = "awaiting_approval"
+        return sum(a.waits_for == waits and not a.approved_by for e in self._open.values() for a in e.attempts)
+
     def awaiting(self, identifier: str, response: str) -> tuple[Episode, Attempt]:
         """The attempt that waits for an approval, or has one and has not begun: a yes can be taken back until then.
         Raises ResponseError that lists those that wait.

@@ -134,7 +134,7 @@ class Responder:
             active=len(self._trials),
             episodes=len(self._book),
             breakers=breakers,
-            approvals=len(self._book.waiting_for_approval()),
+            approvals=self._book.unanswered,
             halted=self._halted() is not None,
             lost={"entry": self._journal.dropped, "line": self._journal.unwritten_lines},
         )

@@ -286,3 +286,15 @@ def test_a_group_that_is_evaluated_in_the_past_finds_its_whole_window_there():
     spans = _spans(rules, judged, {"rate(y[1m])": 180_000}, behind_ms=1_200_000)
     assert spans["x"] == 600_000 + 1_200_000
     assert spans["y"] == 60_000 + 180_000
+
+
+def test_what_responses_stopped_doing_is_a_series_that_a_rule_can_be_about(sidecar, folder):
+    rule = {"alert": "Stopped", "expr": "spikewatch_kill_switch_on == 1"}
+    folder.write("one.rules.yaml", {"groups": [{"name": "g", "rules": [rule]}]})
+    sidecar.run(sidecar.reload())
+    tick(sidecar, 3)
+    assert page(sidecar)["spikewatch_kill_switch_on"] == 0
+    sidecar.switch.engage("ada", "", sidecar.clock.now_ms())
+    tick(sidecar, 3)
+    assert page(sidecar)["spikewatch_kill_switch_on"] == 1
+    assert [a.name for a in sidecar.manager.alerts()] == ["Stopped"]
