@@ -141,7 +141,7 @@ def test_two_ranks_change_at_the_same_step_and_stay_equal(name, clean_environmen
         timeout=600,
         check=False,
     )
-    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
     assert sorted(rank.pop("rank") for rank in ranks) == [0, 1], done.stderr[-3000:]
     assert ranks[0] == ranks[1]
     found = ranks[0]
