@@ -42,6 +42,7 @@ class Openings:
         self.skipped = 0  # batches of the loader's own sampler left out by the newest pass, for that
         self._at_once = draws_at_once(loader)
         self._uncut = bool(why_not_recut(loader))
+        self.failures = 0  # mistakes of ours that were swallowed
         self._parts_opened = 0
         self._batch_size = loader.batch_size  # None where a batch sampler was given
 
@@ -169,7 +170,13 @@ class Openings:
 
     def _note(self, loader: Any, fresh: bool) -> None:
         self.skipped = 0
-        self.beginning = Beginning.now(loader, fresh, twice=self.at_first.workers > 0, everything=not self._at_once)
+        try:
+            twice = self.at_first.workers > 0
+            self.beginning = Beginning.now(loader, fresh, twice, everything=not self._at_once)
+        except Exception as error:  # a sampler with insides of its own must not cost the pass
+            self.beginning = None
+            self.failures += 1
+            log.debug("no position of this pass", exc_info=error)
 
     def _own(self, loader: Any) -> Any:
         """The sampler of index batches that the loader was made with."""

@@ -65,7 +65,7 @@ def generators(loader: Any) -> list[Any]:
     found: list[Any] = []
     for holder in (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "sampler", None)):
         generator = getattr(holder, "generator", None)
-        if hasattr(generator, "get_state") and not any(generator is one for one in found):
+        if isinstance(generator, sys.modules["torch"].Generator) and not any(generator is one for one in found):
             found.append(generator)
     return found
 

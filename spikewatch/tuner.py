@@ -92,11 +92,15 @@ class Tuner:
     def next_pass(self, loader: Any, parts: list[Part]) -> Part:
         """The next pass over persistent workers; `parts` are what is left of the one before."""
         part = self.openings.next_pass(loader, parts)
+        self.meter.errors += self.openings.failures
+        self.openings.failures = 0
         self.meter.pass_begins()
         return part
 
     def _live(self, loader: Any, part: Part) -> LivePass:
         live = LivePass(self, part, self.lengths(loader), self.openings.skipped)
+        self.meter.errors += self.openings.failures
+        self.openings.failures = 0
         self._passes = (*(known for known in self._passes if known() is not None), weakref.ref(live))
         self.meter.pass_begins()
         return live
@@ -256,8 +260,10 @@ class Tuner:
         if not self._order_known and self.probe.draws is not False:
             raise Refused("unsupported", self._drawing())
         running, beginning = self.passes(), self.openings.beginning
-        if beginning is None or (not running and self._left_at is None):
+        if not running and self._left_at is None:
             return to_state(loader, None)
+        if beginning is None:
+            raise Refused("unsupported", "the random state that this pass's order came from could not be read")
         if self.rereads:
             why = why_not_reread(loader, beginning.fresh)
             if why:

@@ -178,6 +178,27 @@ def test_a_position_draws_nothing_from_the_runs_random_state(random_state, loops
         one.loader = None
 
 
+def test_a_sampler_that_cannot_be_looked_into_costs_the_position_and_nothing_else(no_children_left):
+    from torch.utils.data import DataLoader, SequentialSampler
+
+    class Secretive(SequentialSampler):
+        set_epoch = print
+
+        @property
+        def epoch(self):
+            raise LookupError("not to be asked")
+
+    sampler = Secretive(range(24))
+    run = spikewatch.attach(loader=DataLoader(range(24), 4, sampler=sampler))
+    for number, _ in enumerate(run.loader):
+        run.step()
+        if number == 4:  # by then it was seen to draw nothing
+            assert "could not be read" in run.state_dict()["data"]["reason"]
+    assert number == 5
+    assert run._parts.meter.errors == 1
+    run.close()
+
+
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
