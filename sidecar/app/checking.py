@@ -14,6 +14,7 @@ from sidecar.app import records
 from sidecar.app.files import shipped_folder
 from sidecar.app.proven import held
 from sidecar.app.rulebook import load_rulebook
+from sidecar.app.trust import trusted
 from sidecar.errors import ConfigError, PluginError, Problem
 from sidecar.model import MetricInfo
 from sidecar.plugins import Registry
@@ -80,6 +81,7 @@ class _Check:
             if what == "responses":
                 loaded = load_responses(document, self._registry.remediations, self._alerts())
                 loaded = held(document, loaded, self._registry.remediations, None)
+                loaded = trusted(document, loaded, self._groups, self._catalogue.values())
                 self._problems += loaded.warnings
                 return _count(len(loaded.responses), "response")
             if what == "overrides":

@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.alerting.loader import load_rules
 from sidecar.app import records
+from sidecar.app.checking import check_files
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.trust import unproven
 from sidecar.model import Evidence, MetricInfo
@@ -96,6 +97,14 @@ def test_a_response_on_numbers_seen_with_a_stand_in_only_suggests_and_says_why_w
     (warning,) = warnings
     assert "responses.yaml:1:" in warning
     assert "`suggest` at most: built on spikewatch_gpu_" in warning
+
+
+def test_check_names_the_metrics_too(folder, registry):
+    verify = {"expr": "sum(rate(spikewatch_gpu_energy_joules_total[10s]))", "goal": "decrease"}
+    files = [folder.path / "one.rules.yaml", folder.write("responses.yaml", {"responses": [response(verify=verify)]})]
+    (found,) = [str(p) for p in check_files(files, registry).problems if "real device" in str(p)]
+    assert "spikewatch_gpu_energy_joules_total" in found
+    assert found.startswith(f"{files[1]}:1:")
 
 
 def test_a_response_that_only_suggests_needs_no_warning(folder, registry):
