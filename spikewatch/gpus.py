@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from spikewatch.contact import trusted_uids
 
 THREAD_NAME = "spikewatch-gpus"
 FILE = "gpus.json"
+ASKED, ASKED_FOR = "asked", 180.0  # a file the sidecar touches every minute while it wants to be told; seconds
 LIBRARY = "libnvidia-ml.so.1"
 EVERY = 1.0  # seconds between two readings; GPM needs more than a tenth
 LOOK_EVERY = 5.0  # seconds between two looks whether anybody asks
@@ -182,7 +184,7 @@ class GpuWatch:
     """The thread. `errors` counts what went wrong."""
 
     def __init__(self, folder: str, stop: threading.Event, library: str = LIBRARY, every: float = EVERY) -> None:
-        """`folder`: the sidecar makes it when it wants to be told, and takes it away when it does not."""
+        """`folder`: the sidecar makes it, with a file in it that says it wants to be told."""
         self.errors = 0
         self._folder, self._stop, self._library, self._every = folder, stop, library, every
         self._driver: Driver | None = None
@@ -206,9 +208,10 @@ class GpuWatch:
 
     def _wanted(self) -> bool:
         try:
-            return os.stat(self._folder).st_uid in trusted_uids(os.environ)
+            asked = os.stat(os.path.join(self._folder, ASKED))
         except OSError:
             return False
+        return asked.st_uid in trusted_uids(os.environ) and abs(time.time() - asked.st_mtime) < ASKED_FOR
 
     def _tell(self) -> None:
         if self._driver is None:

@@ -143,6 +143,17 @@ def test_a_trainer_that_ends_is_no_gpu_that_stands_still(pod):
     assert pod.collector.probe().reason == "no_device"
 
 
+def test_a_question_that_nobody_repeats_is_over(pod):
+    pod.collector.probe()
+    asked = pod.folder / viatrainer.ASKED
+    os.utime(asked, (time.time() - 300, time.time() - 300))
+    pod.attach()
+    time.sleep(0.5)
+    assert not (pod.folder / viatrainer.FILE).exists()
+    pod.collector.probe()  # as every minute
+    pod.until(lambda status, v: ("busy_ratio", "0") in v)
+
+
 def test_a_sidecar_that_ends_takes_the_question_back(pod):
     pod.collector.probe()
     pod.attach()
@@ -170,6 +181,7 @@ def test_only_one_rank_of_a_pod_reads_and_only_where_there_is_a_device(tmp_path)
 
 def test_both_ends_agree_on_the_file_and_on_what_is_read():
     assert spikewatch.gpus.FILE == viatrainer.FILE
+    assert spikewatch.gpus.ASKED == viatrainer.ASKED
     assert spikewatch.gpus.GPM == wire.GPM
 
 

@@ -122,7 +122,6 @@ class Child:
         }
 
     def _gpu(self, device: Device, values: dict[str, float]) -> dict[str, Any]:
-        moments, device.moments = device.moments, []
         codes = device.codes()
         xid = self._events.codes.get(device.uuid, 0)
         if xid:
@@ -137,7 +136,7 @@ class Child:
             "lost": device.lost,
             "values": {} if device.lost else values,
             "slow": device.take_slow(),
-            "moments": [] if device.lost else moments,
+            "moments": device.take_moments(),
             "codes": codes,
         }
 

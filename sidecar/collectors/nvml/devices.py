@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from sidecar.collectors.nvml import wire
@@ -19,6 +20,10 @@ _SLOW_CALLS = (
 )
 
 
+def _no_moments() -> deque[list[float | None]]:
+    return deque(maxlen=1_200)
+
+
 class Device:
     """A whole GPU, or with `instance` a MIG device of it: that has memory, and GPM by way of its GPU."""
 
@@ -30,7 +35,7 @@ class Device:
         self.divided = False  # a GPU in MIG mode: what computes are its MIG devices
         self.lost = 0  # the return code, once nothing answers
         self.gpm: Gpm | None = None
-        self.moments: list[list[float | None]] = []  # [time, busy, sm, tensor, dram, link bytes/s], see waiting.Moment
+        self.moments = _no_moments()  # [time, busy, sm, tensor, dram, link bytes/s], see waiting.Moment
         self.slow: dict[str, float] = {}
         self._fresh = True
         self.abilities: dict[str, Ability] = {}
@@ -158,6 +163,11 @@ class Device:
                 values[f"f{value.fieldId}"] = getattr(value.value, _UNION.get(value.valueType, "ullVal"))
 
     # --- for the report ----------------------------------------------------------------------------------------------
+
+    def take_moments(self) -> list[list[float | None]]:
+        """The fast samples since they were taken last, the newest where nobody has asked for long."""
+        moments, self.moments = self.moments, _no_moments()
+        return [] if self.lost else list(moments)
 
     def take_slow(self) -> dict[str, float] | None:
         """What the slow tiers found; None where nothing was read since it was taken last."""

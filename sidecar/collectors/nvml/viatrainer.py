@@ -14,7 +14,7 @@ from typing import Any
 
 from sidecar.model import JSON
 
-FILE = "gpus.json"  # as in spikewatch/gpus.py, which this room must not import; a test holds them equal
+FILE, ASKED = "gpus.json", "asked"  # as in spikewatch/gpus.py, which this room must not import; a test holds them equal
 FRESH_S = 5.0
 _MAX_SIZE = 256 << 10
 _MAX_GPUS = 64
@@ -31,7 +31,9 @@ class TrainerFile:
         self._made = False
 
     def ask(self) -> None:
-        """Makes the folder, where it is not there; a folder that cannot be made asks nobody."""
+        """Makes the folder, where it is not there, and says in it that somebody wants to know, for three minutes. Call
+        it every minute. A folder that cannot be made asks nobody.
+        """
         with contextlib.suppress(OSError):
             around = self._folder.parent.stat()
             self._folder.mkdir()
@@ -39,12 +41,14 @@ class TrainerFile:
             # Who may open the socket's folder may leave a file here.
             self._folder.chmod(0o770 if around.st_mode & 0o050 else 0o700)
             os.chown(self._folder, -1, around.st_gid)
+        with contextlib.suppress(OSError):
+            (self._folder / ASKED).touch(mode=0o600)
 
     def stop(self) -> None:
         """Takes the folder away, if it is ours: nobody needs to read any more."""
         if self._made:
             self._made = False
-            for name in (FILE, f"{FILE}.new"):
+            for name in (ASKED, FILE, f"{FILE}.new"):
                 with contextlib.suppress(OSError):
                     (self._folder / name).unlink()
             with contextlib.suppress(OSError):
