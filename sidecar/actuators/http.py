@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,10 +63,14 @@ class HttpActuator:
         *,
         timeout_ms: int = 5_000,
         token_file: Path | None = None,
+        judged: Callable[[], TrainerIdentity | None] = lambda: None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Takes over what a former process left in `file`; one that makes no sense is set aside, and that is logged."""
-        self._egress, self._file, self._clock = egress, file, clock
+        """Takes over what a former process left in `file`; one that makes no sense is set aside, and that is logged.
+
+        `judged` is the trainer by which a request's effect is judged: while one thing is tried on it, nothing else is.
+        """
+        self._egress, self._file, self._clock, self._judged = egress, file, clock, judged
         self._timeout_s, self._token_file, self._transport = timeout_ms / 1000, token_file, transport
         self._client: httpx.AsyncClient | None = None
         self._changes: dict[str, _Asked] = _read(file)
@@ -89,9 +93,11 @@ class HttpActuator:
     # --- the actuator -----------------------------------------------------------------------------------------------
 
     def identity(self) -> TrainerIdentity | None:
-        """Always there, and the same after a restart. Every call also looks after leases and retries."""
+        """Who is judged, or where nobody is there the other system itself, which is always there. Every call also looks
+        after leases and retries.
+        """
         self._look()
-        return TrainerIdentity("http", "", ("http",), (0,), 1)
+        return self._judged() or TrainerIdentity("http", "", ("http",), (0,), 1)
 
     def knobs(self) -> Mapping[str, Knob]:
         """`request`, always empty: each change is one of its own. None where no egress is allowed."""

@@ -95,6 +95,7 @@ class Sidecar:
             clock,
             timeout_ms=egress.timeout,
             token_file=loaded.path(egress.token_file) if egress.token_file else None,
+            judged=self.channel.identity,
         )
         self.collectors = self._runner(rulebook)
         self._facts = collecting.Facts(clock)

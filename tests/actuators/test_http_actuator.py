@@ -12,7 +12,7 @@ from sidecar.actuators.http import HttpActuator
 from sidecar.actuators.notes import Notes
 from sidecar.clock import FakeClock
 from sidecar.hooks import Actuator
-from sidecar.model import ChangeState, Order
+from sidecar.model import ChangeState, Order, TrainerIdentity
 
 DEADLINE = 20.0
 
@@ -98,6 +98,17 @@ def test_it_is_an_actuator_with_one_knob_where_egress_is_allowed(tmp_path):
         assert actuator.knobs() == {}
 
     story(tmp_path, play)
+
+
+def test_who_is_judged_is_the_trainer_where_there_is_one(tmp_path):
+    trainer = [None]
+
+    async def play(actuator, server, clock):
+        alone = actuator.identity()
+        trainer[0] = TrainerIdentity("job", "1", ("a",), (0,), 1)
+        return alone.job, actuator.identity()
+
+    assert story(tmp_path, play, judged=lambda: trainer[0]) == ("http", trainer[0])
 
 
 def test_an_applied_change_that_is_kept_is_asked_for_once(tmp_path):
