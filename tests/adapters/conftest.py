@@ -26,13 +26,16 @@ def _nobody_listens(monkeypatch, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _as_it_was():
-    """Puts the process's random states back; fails when a client's thread or a worker process is left."""
+    """Puts random states and environment back, which frameworks write to; fails when a thread or a worker is left."""
     import numpy
     import torch
 
     states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
-    before = set(threading.enumerate())
+    before, environ = set(threading.enumerate()), dict(os.environ)
     yield
+    for name in set(os.environ) - set(environ):
+        del os.environ[name]
+    os.environ.update(environ)
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     numpy.random.set_state(states[2])
