@@ -14,6 +14,9 @@ NEVER_PAUSE_S = 600.0  # what a driver does not have it gets with another driver
 FAILED_PAUSE_S = 10.0
 
 
+_NOWHERE = wire.BOARD.pack(-1, b"")
+
+
 class GpuGone(Exception):
     """Nothing can be read from a GPU any more; `code` says why."""
 
@@ -49,12 +52,14 @@ class Driver:
         self.now = clock
         self.calls: dict[str, list[float]] = {}  # name → [calls, seconds]
         self._board = board
+        self._notices: dict[tuple[int, str], bytes] = {}
         self.gpu = -1  # whose turn it is
 
     def call(self, name: str, *args: Any) -> Any:
         """Any function of pynvml. Raises its NVMLError."""
-        if self._board is not None:
-            wire.BOARD.pack_into(self._board, 0, self.gpu, name.encode())
+        board = self._board
+        if board is not None:
+            board[: wire.BOARD.size] = self._notice(name)
         spent = self.calls.setdefault(name, [0, 0.0])
         started = time.perf_counter()
         try:
@@ -62,8 +67,16 @@ class Driver:
         finally:
             spent[0] += 1
             spent[1] += time.perf_counter() - started
-            if self._board is not None:
-                wire.BOARD.pack_into(self._board, 0, -1, b"")
+            if board is not None:
+                board[: wire.BOARD.size] = _NOWHERE
+
+    def _notice(self, name: str) -> bytes:
+        """What stands on the board during this call; made once for each GPU and call."""
+        key = self.gpu, name
+        found = self._notices.get(key)
+        if found is None:
+            found = self._notices[key] = wire.BOARD.pack(self.gpu, name.encode())
+        return found
 
     def attempt(self, ability: Ability, name: str, *args: Any) -> Any:
         """The answer, or None where this cannot be had now. Raises GpuGone, MigChanged."""

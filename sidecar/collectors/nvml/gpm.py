@@ -21,6 +21,9 @@ class Gpm:
         self._samples: list[Any] = []
         self._taken_at: float | None = None
         self._request: Any = None
+        self._metrics: list[tuple[int, Any]] = []
+        self._code: Any = None
+        self._value: Any = None
 
     def read(self) -> dict[int, float] | None:
         """Metric id → value since the call before; None where there is nothing yet, or nothing to be had."""
@@ -41,8 +44,12 @@ class Gpm:
         request.sample1, request.sample2 = self._samples
         if driver.attempt(self.ability, "nvmlGpmMetricsGet", request) is None:
             return None
-        found = {m.metricId: m.value for m in request.metrics[: request.numMetrics] if m.nvmlReturn == 0}
-        return {number: value for number, value in found.items() if math.isfinite(value)}
+        found = {}
+        for number, metric in self._metrics:
+            value = self._value(metric)
+            if self._code(metric) == 0 and math.isfinite(value):
+                found[number] = value
+        return found
 
     def _of_instance(self) -> tuple[Any, ...]:
         return "nvmlGpmMigSampleGet", self._handle, self._instance
@@ -64,6 +71,9 @@ class Gpm:
         request.numMetrics = len(wire.GPM)
         for place, number in enumerate(wire.GPM):
             request.metrics[place].metricId = number
+        # By the fields themselves: structures of nvidia-ml-py translate every access by attribute, ten times slower.
+        self._code, self._value = (getattr(nvml.c_nvmlGpmMetric_t, field).__get__ for field in ("nvmlReturn", "value"))
+        self._metrics = [(number, request.metrics[place]) for place, number in enumerate(wire.GPM)]
         self._samples, self._request = made, request
         return True
 
