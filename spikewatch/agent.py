@@ -27,6 +27,7 @@ log = logging.getLogger("spikewatch")
 THREAD_NAME = "spikewatch"
 PERIOD = 0.15  # seconds between two live records: 6.7 a second
 FIRST_RETRY, LAST_RETRY = 0.5, 5.0  # seconds; the longest must let a restarted sidecar back well inside a 30 s lease
+LOOK = 1.0  # seconds between two looks at whether knobs have come, gone or moved by themselves
 HELLO_TIMEOUT = 5.0  # seconds a sidecar may take to say welcome
 MAX_IN_A_ROW = 32  # packets read before the other duties get their turn
 
@@ -55,6 +56,7 @@ class Agent:
         self._hello_by = 0.0
         self._retry, self._try_at = FIRST_RETRY, 0.0
         self._said: Any = None  # the knobs as last told
+        self._look_at = 0.0
         self._live = [0.0, 0.0]  # largest step and wait seconds published
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
@@ -192,6 +194,10 @@ class Agent:
             self._publish()  # who hears of a change finds it in the ring, too
         while self._ledger.news:
             self._send_change(self._ledger.news.popleft(), answer=False)
+        now = time.monotonic()
+        if now < self._look_at and not self._stop.is_set():  # describing every knob takes a fifth of a millisecond
+            return
+        self._look_at = now + LOOK
         if self._now() != self._said:
             self._send({"type": "state", **self._state()})
 

@@ -14,9 +14,11 @@ from spikewatch.scalars import Scalar
 
 
 class OverflowWatch:
-    """One scaler with its optimizer. `total` and `consecutive` are missing until the scaler was first updated."""
+    """One scaler with its optimizer. `total` and `consecutive` are missing until the scaler was first updated, `scale`
+    where it does not scale.
+    """
 
-    __slots__ = ("_fired", "_fused", "_last_scale", "_scale", "_scaler", "_states", "consecutive", "total")
+    __slots__ = ("_fired", "_fused", "_last_scale", "_scale", "_scaler", "_states", "consecutive", "scale", "total")
 
     def __init__(self, scaler: Any, optimizer: Any) -> None:
         """Registers a post hook on `optimizer`; checkpoints and pickles do not contain it."""
@@ -26,6 +28,7 @@ class OverflowWatch:
         self._fired = 0
         self.total: float = MISSING
         self.consecutive: float = MISSING
+        self.scale: float = MISSING
         self._states = getattr(scaler, "_per_optimizer_states", None)
         self._fused = (
             self._states is None
@@ -38,23 +41,31 @@ class OverflowWatch:
     def _count(self, *_: object) -> None:
         self._fired += 1
 
-    def stepped(self) -> float:
-        """After `scaler.update()`. Returns the loss scale, missing where the scaler does not scale."""
-        scaler = self._scaler
-        if not scaler.is_enabled() or scaler._scale is None:
-            return MISSING
-        scales = self._scale.offer(scaler._scale)
+    def stepped(self, look: bool = True) -> None:
+        """After `scaler.update()`. `look`: also at the loss scale, which costs as much as all the rest."""
         if self._fused:
-            for scale in scales:
+            for scale in self._look():
                 self._seen(scale < self._last_scale)
                 self._last_scale = scale
-        elif scaler._per_optimizer_states is not self._states:
+            return
+        states = self._scaler._per_optimizer_states
+        if states is not self._states:
             # update() starts a new dict: the scaler went through a whole step since we last looked
-            self._states = scaler._per_optimizer_states
+            self._states = states
             self._seen(not self._fired)
         self._fired = 0
+        if look:
+            self._look()
+
+    def _look(self) -> list[float]:
+        scaler = self._scaler
+        if not scaler.is_enabled() or scaler._scale is None:
+            self.scale = MISSING
+            return []
+        scales = self._scale.offer(scaler._scale)
         passes_through = scaler.get_backoff_factor() == 1.0 and self._scale.value == 1.0
-        return MISSING if passes_through else self._scale.value
+        self.scale = MISSING if passes_through else self._scale.value
+        return scales
 
     def _seen(self, overflow: bool) -> None:
         if self.total != self.total:

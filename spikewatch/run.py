@@ -106,18 +106,21 @@ class Run(Loop):
                 if arrived:
                     meter.loss, meter.nonfinite_losses = self._loss.value, self._loss.nonfinite
                     self._measuring.losses.extend(arrived)
-            if grad_norm is not None:
-                self._norm.offer(grad_norm)
-                meter.grad_norm = self._norm.value
-            if parts.overflow is not None:
-                meter.loss_scale = parts.overflow.stepped()
-                meter.overflows, meter.consecutive_overflows = parts.overflow.total, parts.overflow.consecutive
-                search = self._measuring.search
-                if search is not None and (parts.overflow.consecutive >= STORM or search.busy):
-                    search.stepped(meter.steps, parts.overflow.consecutive)
             meter.stepped(samples, time.time())
             now = meter.step_clock[1] or meter.now()
-            if now >= self._publish_from:
+            due = now >= self._publish_from  # what only shows in a record is not looked up for every step
+            if due and grad_norm is not None:
+                self._norm.offer(grad_norm)
+                meter.grad_norm = self._norm.value
+            overflow = parts.overflow
+            if overflow is not None:
+                overflow.stepped(due)
+                meter.overflows, meter.consecutive_overflows = overflow.total, overflow.consecutive
+                meter.loss_scale = overflow.scale
+                search = self._measuring.search
+                if search is not None and (overflow.consecutive >= STORM or search.busy):
+                    search.stepped(meter.steps, overflow.consecutive)
+            if due:
                 self._publish_from = max(self._publish_from, now - PUBLISH_BURST) + PUBLISH_EVERY
                 self._records += 1
                 parts.ring.write(self._records, meter.record(now))

@@ -40,18 +40,19 @@ class Scalar:
                 if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter):
                     return []  # a DTensor, say, could make .item() a collective
                 self._kind = type(number)
-            if number.numel() != 1:
-                return []
             if not number.is_cpu:  # asking for its device takes ten times as long
                 return self._accelerated(number)
-            value = number.item()
+            try:
+                value = number.item()
+            except RuntimeError:  # not one element; asking first would cost every step
+                return []
         self.value = value
         if not isfinite(value):
             self.nonfinite += 1
         return [value]
 
     def _accelerated(self, number: Any) -> list[float]:
-        if not number.is_cuda:
+        if not number.is_cuda or number.numel() != 1:
             return []
         arrived = self._arrived()
         self._start(sys.modules["torch"], number)
