@@ -61,10 +61,14 @@ class Agreement:
         self._group: Group | None = None
         self._session: _Session | None = None
         self._next_version = 0
+        self._why = "torch.distributed is not initialised"
 
     def look(self) -> None:
         """Begins a session where there is a process group of several ranks. A few times a second, on one thread."""
-        group = self._find()
+        try:
+            group = self._find()
+        except Exception as error:  # noqa: BLE001  another torch: then these knobs are not offered
+            self._why, group = f"the process group cannot be looked into: {error!r}"[:200], None
         before = self._group
         if group is not None and before is not None and group.store is before.store:
             return
@@ -88,6 +92,7 @@ class Agreement:
     def forked(self) -> None:
         """In the child of a fork: lets go of what it must not hold open."""
         if self._session is not None:
+            atexit.unregister(self._session.stop)
             self._session.bell.forked()
 
     # --- change.Pact ------------------------------------------------------------------------------------------------
@@ -104,7 +109,7 @@ class Agreement:
         if self.alone():
             return ""
         session = self._session
-        return session.trouble if session is not None else "torch.distributed is not initialised"
+        return session.trouble if session is not None else self._why
 
     def ask(self, kind: Kind, change_id: str) -> None:
         session = self._session
@@ -198,6 +203,8 @@ class _Session:
 
     def _run(self) -> None:
         try:
+            if not hasattr(self._group.store, "clone"):
+                raise TypeError("this torch cannot clone it")
             board = Board(self._group.store.clone(), f"spikewatch/{identify(None).epoch}")
             member = Member(board, self._group.rank, self._promises, self._steps)
             try:

@@ -72,8 +72,9 @@ class Leader:
     def busy(self) -> bool:
         """Whether there is something to be done soon."""
         open_ = self._open
-        landing = open_ is not None and open_.verdict is not None and open_.verdict.commit
-        return bool(self._asked) if open_ is None else not landing or self._steps() >= open_.proposal.at
+        if open_ is None:
+            return bool(self._asked)
+        return open_.verdict is None or not open_.verdict.commit
 
     def withdraw(self) -> None:
         """This rank stops leading: what is not decided is aborted."""

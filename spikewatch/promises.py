@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spikewatch.change import Appointment, Change, Kind, Pact, Proposal, Verdict
+from spikewatch.change import AgreementLost, Appointment, Change, Kind, Pact, Proposal, Verdict
 from spikewatch.ledger_book import Book
 from spikewatch.refusal import Refused
 
@@ -169,7 +169,13 @@ class Promises:
         """
         for appointment in list(self._appointments.values()):
             if appointment.proposal.at <= step and appointment.verdict is None:
-                self.decided(appointment.proposal.version, self.pact.verdict(appointment.proposal.version, wait))
+                try:
+                    verdict = self.pact.verdict(appointment.proposal.version, wait)
+                except AgreementLost:
+                    if appointment.verdict is None:  # not learned on another way meanwhile
+                        raise
+                else:
+                    self.decided(appointment.proposal.version, verdict)
 
     def meet(self, step: int) -> None:
         """Carries out what is due. With the lock held."""

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from simulated_ranks import Job
 
 from spikewatch.agreement_board import KEEP_VERSIONS
+from spikewatch.change import AgreementLost
 from spikewatch.ledger_book import MAX_REMEMBERED
 from spikewatch.promises import NEVER
 from spikewatch.refusal import Refused
@@ -248,6 +249,20 @@ def test_a_change_that_a_rank_has_forgotten_can_still_be_undone(job):
     job.leader.ledger.revert("c")
     job.run()
     assert job.lrs() == [8, 8]
+
+
+def test_a_verdict_that_was_learned_while_the_training_asked_for_it_counts(job):
+    job.order(lr=4)
+    job.work(1)
+    job.leader.leader.turn()  # committed, and rank 1 has not learned it
+
+    def lost_meanwhile(version, wait=None):
+        job.ranks[1].learn()
+        raise AgreementLost
+
+    job.ranks[1].verdict = lost_meanwhile
+    job.step(2)
+    assert job.lrs() == [4, 4]
 
 
 def test_the_store_does_not_grow_with_the_number_of_changes(job):

@@ -167,6 +167,23 @@ def test_a_closing_rank_aborts_what_is_undecided_and_keeps_its_word_on_what_is_n
     assert both[1].ledger.promises.owed() == 0
 
 
+def test_a_process_group_that_another_torch_made_otherwise_closes_these_knobs_with_the_reason(monkeypatch):
+    def no_such_thing():
+        raise AttributeError("_get_default_store")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rank = Rank(0, 1, None)
+    rank.agreement._find = no_such_thing
+    rank.agreement.look()
+    assert "_get_default_store" in rank.agreement.why_not()
+
+
+def test_a_store_that_cannot_be_cloned_closes_these_knobs_with_the_reason():
+    rank = Rank(0, 2, lambda: None)
+    eventually(lambda: "cannot clone" in rank.agreement.why_not())
+    rank.agreement.stop(LIVENESS)
+
+
 class Elsewhere:
     """A store whose server is another process."""
 

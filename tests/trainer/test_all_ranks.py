@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 @pytest.fixture
 def ranks(tmp_path, monkeypatch, soon):
-    """Attaches two runs, as the two processes of a job would, and steps them; gives the runs."""
+    """Attaches two runs, as the two processes of a job would, and steps them; gives them and what holds them up."""
     import torch
     from torch.distributed import TCPStore
 
@@ -32,8 +32,9 @@ def ranks(tmp_path, monkeypatch, soon):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
         runs.append(spikewatch.attach(optimizer=optimizer, job="pair", socket=str(tmp_path / "run" / "trainer.sock")))
 
-    async def train():
+    async def train(goes_on):
         while True:
+            await goes_on.wait()
             for run in runs:
                 run.step()
             await asyncio.sleep(0.002)
@@ -44,9 +45,11 @@ def ranks(tmp_path, monkeypatch, soon):
             attach(rank)
             await soon(lambda rank=rank: sidecar.identity() and rank in sidecar.identity().ranks)
         await soon(lambda: "lr_factor" in sidecar.knobs())
-        training = asyncio.create_task(train())
+        goes_on = asyncio.Event()
+        goes_on.set()
+        training = asyncio.create_task(train(goes_on))
         try:
-            yield runs
+            yield runs, goes_on
         finally:
             training.cancel()
 
@@ -61,7 +64,7 @@ def factors(runs):
 
 def test_an_order_reaches_every_rank_at_one_step_and_is_confirmed_and_taken_back_everywhere(channel, ranks, soon):
     async def story():
-        async with channel() as sidecar, ranks(sidecar) as runs:
+        async with channel() as sidecar, ranks(sidecar) as (runs, goes_on):
             knob = sidecar.knobs()["lr_factor"]
             assert (knob.scope, knob.value, knob.minimum, knob.maximum) == (Scope.ALL_RANK, 1.0, 0.1, 2.0)
             sidecar.apply(Order("a", {"lr_factor": 0.5}, {"lr_factor": 1.0}, 30_000))
@@ -81,7 +84,7 @@ def test_an_order_reaches_every_rank_at_one_step_and_is_confirmed_and_taken_back
 
 def test_a_sidecar_that_falls_silent_leaves_no_rank_changed(channel, ranks, soon):
     async def story():
-        async with channel() as sidecar, ranks(sidecar) as runs:
+        async with channel() as sidecar, ranks(sidecar) as (runs, goes_on):
             sidecar.apply(Order("b", {"lr_factor": 0.5}, {}, 1_000))
             await soon(lambda: factors(runs) == [0.5, 0.5])
             sidecar.close()
@@ -89,5 +92,23 @@ def test_a_sidecar_that_falls_silent_leaves_no_rank_changed(channel, ranks, soon
             reports = [run._parts.ledger.report("b") for run in runs]
             assert {(report["state"], report["by"]) for report in reports} == {("reverted", "lease")}
             assert len({report["step"] for report in reports}) == 1
+
+    asyncio.run(story())
+
+
+def test_a_run_that_is_closed_after_it_has_said_yes_keeps_its_word(channel, ranks, soon):
+    async def story():
+        async with channel() as sidecar, ranks(sidecar) as (runs, goes_on):
+            goes_on.clear()
+            knobs, ledgers = [run._parts.knobs for run in runs], [run._parts.ledger for run in runs]
+            sidecar.apply(Order("c", {"lr_factor": 0.5}, {}, 30_000))
+            appointments = ledgers[1].promises._appointments
+            await soon(lambda: any(a.verdict is not None and a.verdict.commit for a in list(appointments.values())))
+            runs[1].close()
+            assert not runs[1].active
+            goes_on.set()
+            await soon(lambda: [knob.values()["lr_factor"] for knob in knobs] == [0.5, 0.5])
+            assert len({ledger.report("c")["step"] for ledger in ledgers}) == 1
+            assert runs[1]._owed is None
 
     asyncio.run(story())
