@@ -32,8 +32,8 @@ check: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/spikewatch check rules/*.rules.yaml rules/responses.yaml
-	$(BIN)/spikewatch test rules/*.test.yaml rules/responses_test.yaml
+	$(BIN)/spikewatch check rules/*.rules.yaml rules/extra/*.rules.yaml rules/responses.yaml
+	$(BIN)/spikewatch test rules/*.test.yaml rules/extra/*.test.yaml rules/responses_test.yaml
 
 bench: .venv/.dev
 	$(BIN)/python -m bench
@@ -44,6 +44,7 @@ proof: .venv/.dev
 # On a machine with an NVIDIA GPU: what each call costs and permits, and which metrics were seen on a real device.
 device-check: .venv/.dev
 	$(BIN)/python -m sidecar.collectors.nvml.check $(ARGS)
+	$(BIN)/python -m probes.devicecheck
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
