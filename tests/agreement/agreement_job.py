@@ -1,8 +1,8 @@
 """One rank of a real job under gloo: trains, changes what all ranks share, and compares the ranks after every step.
 
-Run as `python agreement_job.py SETTINGS`, JSON of: out (folder for what each rank saw), steps, changes (rank 0 orders
-that many, one after the other), seed, and optionally trouble: {rank, phase, act, seconds, at}: in that phase of the
-protocol, the `at`-th time, the rank is stopped (its parent continues it), killed or slow.
+Run as `python agreement_job.py SETTINGS` (or `serve`), JSON of: out (folder for what each rank saw), steps, changes
+(rank 0 orders that many, one after the other), seed, and optionally trouble: {rank, phase, act, seconds, at}: in that
+phase of the protocol, the `at`-th time, the rank is stopped (its parent continues it), killed or slow.
 """
 
 import json
@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 import zlib
 from pathlib import Path
 
@@ -197,5 +198,37 @@ def main():
     dist.destroy_process_group()
 
 
+def serve():
+    """Forks the ranks of one job after the other, so that torch is imported once: a line in, lines out."""
+    for line in sys.stdin:
+        told = json.loads(line)
+        ranks = {}
+        for rank in range(told["world"]):
+            pid = os.fork()
+            if pid == 0:
+                os.environ.update(told["env"], RANK=str(rank), LOCAL_RANK=str(rank))
+                sys.argv[1] = json.dumps(told["settings"])
+                os._exit(_code())
+            ranks[pid] = rank
+        _say({"pids": list(ranks)})
+        while ranks:
+            pid, status = os.wait()
+            _say({"rank": ranks.pop(pid), "code": os.waitstatus_to_exitcode(status)})
+
+
+def _say(what):
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _code():
+    try:
+        main()
+    except RuntimeError:  # gloo's, when a peer is gone
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    serve() if sys.argv[1] == "serve" else main()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -67,7 +68,7 @@ def ended(tmp_path, ranks, seconds=LIVENESS):
     for rank in ranks:
         _, said = rank.communicate(timeout=seconds)
         assert rank.returncode == 0, said[-2000:]
-    return [json.loads((tmp_path / f"rank{number}.json").read_text()) for number in range(len(ranks))]
+    return reports(tmp_path, range(len(ranks)))
 
 
 def check(seen, changes):
@@ -79,18 +80,59 @@ def check(seen, changes):
     return Counter(state for state, *_ in seen[0]["ends"])
 
 
-def continued(process, seconds):
+def continued(pid, seconds):
     """A stopped rank goes on after a while."""
     until = time.monotonic() + LIVENESS
     while time.monotonic() < until:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state == "T":
             time.sleep(seconds)
-            process.send_signal(signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
             return
-        assert process.poll() is None
+        assert state != "Z"
         time.sleep(0.02)
     raise AssertionError("it never stopped")
+
+
+class Crew:
+    """Jobs one after the other, their ranks forked from one process that has imported torch."""
+
+    def __init__(self):
+        command = [sys.executable, str(JOB), "serve"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "SPIKEWATCH_SOCKET": "/nowhere/s"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, env=env, bufsize=0, start_new_session=True, **pipes)
+
+    def start(self, tmp_path, world, **settings):
+        """The ranks' process ids."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        env = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        told = {"world": world, "env": env, "settings": json.loads(settings_of(tmp_path, **settings))}
+        self.process.stdin.write(json.dumps(told).encode() + b"\n")
+        return self.line()["pids"]
+
+    def line(self):
+        ready, _, _ = select.select([self.process.stdout], [], [], LIVENESS)
+        assert ready, "a rank hangs"
+        return json.loads(self.process.stdout.readline())
+
+    def ended(self, world):
+        """rank → (exit code, when)."""
+        return {said["rank"]: (said["code"], time.monotonic()) for said in (self.line() for _ in range(world))}
+
+    def close(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def crew():
+    made = Crew()
+    yield made
+    made.close()
 
 
 def trouble(act, phase, rank, seconds=0.0):
@@ -98,29 +140,31 @@ def trouble(act, phase, rank, seconds=0.0):
     return {"act": act, "phase": phase, "rank": rank, "at": 3, "seconds": seconds}
 
 
-def stopped_or_slow(tmp_path, act, phase, rank, world=2, changes=3):
+def reports(tmp_path, ranks):
+    return [json.loads((tmp_path / f"rank{number}.json").read_text()) for number in ranks]
+
+
+def stopped_or_slow(crew, tmp_path, act, phase, rank, world=2, changes=3):
     """A job in which one rank stands still for a while; what the ranks saw."""
     seconds = STOPPED if act == "stop" else 1.5 * PATIENCE
-    with job(tmp_path, world, trouble=trouble(act, phase, rank, seconds), changes=changes) as ranks:
-        if act == "stop":
-            continued(ranks[rank], seconds)
-        seen = ended(tmp_path, ranks)
+    pids = crew.start(tmp_path, world, trouble=trouble(act, phase, rank, seconds), changes=changes)
+    if act == "stop":
+        continued(pids[rank], seconds)
+    assert [code for code, _ in crew.ended(world).values()] == [0] * world
+    seen = reports(tmp_path, range(world))
     assert seen[rank]["trouble"] >= 3
     others = [one["longest"] for number, one in enumerate(seen) if number != rank]
     assert max(others) < PATIENCE, "a training thread waited for another rank"
     return seen
 
 
-def killed(tmp_path, phase, rank):
-    """A job in which one rank is killed: how many seconds the others lived on, and what they saw."""
-    with job(tmp_path, 2, trouble=trouble("kill", phase, rank), changes=3) as ranks:
-        ranks[rank].wait(LIVENESS)
-        assert ranks[rank].returncode == -signal.SIGKILL
-        died = time.monotonic()
-        _, said = ranks[1 - rank].communicate(timeout=LIVENESS)
-        lived_on = time.monotonic() - died
-        assert ranks[1 - rank].returncode == 1, said[-2000:]  # gloo tells it that a peer is gone
-    return lived_on, json.loads((tmp_path / f"rank{1 - rank}.json").read_text())
+def killed(crew, tmp_path, phase, rank):
+    """A job in which one rank is killed: how many seconds the other lived on, and what it saw."""
+    crew.start(tmp_path, 2, trouble=trouble("kill", phase, rank), changes=3)
+    codes = crew.ended(2)
+    assert codes[rank][0] == -signal.SIGKILL
+    assert codes[1 - rank][0] == 1  # gloo tells it that its peer is gone
+    return codes[1 - rank][1] - codes[rank][1], reports(tmp_path, [1 - rank])[0]
 
 
 def restarted(tmp_path, phase, rank):
@@ -144,7 +188,7 @@ def restarted(tmp_path, phase, rank):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "trouble").exists()
-    return [json.loads((tmp_path / f"rank{number}.json").read_text()) for number in (0, 1)]
+    return reports(tmp_path, (0, 1))
 
 
 def test_two_ranks_apply_random_changes_at_one_step_and_never_differ(tmp_path):
@@ -155,8 +199,8 @@ def test_two_ranks_apply_random_changes_at_one_step_and_never_differ(tmp_path):
     assert seen[0]["values"] > 4
 
 
-def test_one_of_four_ranks_answers_too_late_and_nothing_hangs_or_differs(tmp_path):
-    check(stopped_or_slow(tmp_path, "slow", "hearing", 3, world=4, changes=3), 3)
+def test_one_of_four_ranks_answers_too_late_and_nothing_hangs_or_differs(tmp_path, crew):
+    check(stopped_or_slow(crew, tmp_path, "slow", "hearing", 3, world=4, changes=3), 3)
 
 
 @pytest.mark.proof
@@ -182,7 +226,7 @@ def test_two_hundred_random_changes_on_two_and_on_four_ranks(tmp_path, record_pr
 
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
-def test_a_rank_stopped_slow_or_killed_in_every_phase(tmp_path, record_proof):
+def test_a_rank_stopped_slow_or_killed_in_every_phase(tmp_path, crew, record_proof):
     """Nothing differs, nobody waits for longer than the deadline, and the training goes on: here, or restarted."""
     found = {}
     for phase, rank in PHASES:
@@ -191,7 +235,7 @@ def test_a_rank_stopped_slow_or_killed_in_every_phase(tmp_path, record_proof):
             folder = tmp_path / f"{phase} {rank} {act}"
             folder.mkdir()
             if act == "kill":
-                lived_on, seen = killed(folder, phase, rank)
+                lived_on, seen = killed(crew, folder, phase, rank)
                 assert seen["unequal"] == 0
                 assert lived_on < 2 * PATIENCE + 15
                 case["killed: seconds until the other rank's own library ended it"] = round(lived_on, 1)
@@ -202,6 +246,6 @@ def test_a_rank_stopped_slow_or_killed_in_every_phase(tmp_path, record_proof):
                 case["restarted under torchrun"] = dict(check(seen, 3))
             else:
                 case[{"stop": "stopped", "slow": "slow"}[act]] = dict(
-                    check(stopped_or_slow(folder, act, phase, rank), 3)
+                    check(stopped_or_slow(crew, folder, act, phase, rank), 3)
                 )
     record_proof("agreement_faults", {"deadline in seconds": PATIENCE, "phases": found})
