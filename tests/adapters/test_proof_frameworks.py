@@ -26,6 +26,7 @@ RANKS = ("huggingface", "lightning", "accelerate", "fsdp2")
 ALL = {name: (*CELLS.get(name, ()), "two ranks") for name in RANKS}
 ALL["huggingface"] += ("gradient_checkpointing", "labels of unequal length")
 ALL["accelerate"] += ("gradient_checkpointing",)
+ALL |= {"deepspeed": ("observed, stage 3",), "trl": ("lr_factor",)}  # a record without them would be less than the last
 
 pytestmark = [
     pytest.mark.proof,
@@ -44,7 +45,7 @@ def results(record_proof):
     cells = [found.get(name, {}).get(cell) for name, cells in ALL.items() for cell in cells]
     if all(cells):
         what = "A tiny training under each framework: each knob changes the run, and the check fails without its effect"
-        names = ("torch", "transformers", "accelerate", "lightning", *(("deepspeed",) if "deepspeed" in found else ()))
+        names = ("torch", "transformers", "accelerate", "lightning", "deepspeed", "trl")
         versions = {name: version(name) for name in names}
         record_proof("frameworks", {"what": what, "versions": versions, "frameworks": found})
 
