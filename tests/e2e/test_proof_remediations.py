@@ -1,11 +1,13 @@
 """The long proof of the remediations: real work on CPU, judged by the speed of the training where it is about speed.
 
-Two runs at a time, windows of ten seconds. Results go to docs/proof/remediations.json.
+Two runs at a time, windows of ten seconds. Where a busy machine left nothing but noise the play is played again, as an
+alert that fires again is answered again; how often is told. Results go to docs/proof/remediations.json.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,6 +25,7 @@ ALL_PAIRS, LAUNCHES = {"kind": "all_pairs", "batch_size": 128}, {"kind": "launch
 FASTER, FEWER = (SPEED, "increase"), (OVERFLOWS, "decrease")
 PREFETCH, LESS = {"factor": 4, "max_workers": 4, "max_prefetch": 2}, {"factor": 0.25}
 
+ATTEMPTS = 4
 PLAYS = (
     ("micro_batch_tradeoff", {}, ALL_PAIRS, FASTER, "helped"),
     ("micro_batch_tradeoff", {}, LAUNCHES, FASTER, "did_not_help"),
@@ -92,14 +95,29 @@ def play(nursery, plugin, params, run, judged, expected):
         world.close()
 
 
+def played(nursery, *what):
+    """The play, again while it drowns in noise."""
+    for attempt in range(1, ATTEMPTS + 1):
+        found = {**play(nursery, *what), "attempts": attempt}
+        noise = found["verdict"] == "inconclusive" and found["reason"] not in ("guard_broken", "refused")
+        if not noise or found["verdict"] == found["expected"]:
+            break
+    return found
+
+
 def test_each_remediation_is_kept_where_it_helps_and_undone_where_it_does_not(record_proof):
     nursery = Nursery()
     try:
         with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(lambda args: play(nursery, *args), PLAYS))
+            found = list(pool.map(lambda args: played(nursery, *args), PLAYS))
     finally:
         nursery.close()
-    record_proof("remediations", {"what": "remediations on real training runs, PyTorch on CPU", "plays": found})
+    told = {
+        "what": "remediations on real training runs, PyTorch on CPU",
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[1],
+    }
+    record_proof("remediations", {**told, "plays": found})
     wrong = [
         p
         for p in found
