@@ -110,6 +110,13 @@ def test_a_gpu_that_is_down_or_gone_leaves_no_past_behind():
     assert not gpus._labels
 
 
+def test_labels_of_a_gpu_that_was_lost_and_then_taken_away_are_forgotten_too():
+    gpus = Gpus()
+    for number in range(20):
+        everything(gpus, reading(gpu=f"MIG-{number}", n=0, up=False), reading())
+    assert {key[0] for key in gpus._labels} == {"MIG-19", "GPU-a"}
+
+
 def test_memory_stays_bounded_however_long_it_runs():
     gpus = Gpus()
     for second in range(300):

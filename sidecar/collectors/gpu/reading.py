@@ -73,14 +73,17 @@ class Gpus:
 
     def __init__(self) -> None:
         self._gpus: dict[str, Gpu] = {}
+        self._present: set[str] = set()
         self._labels: dict[tuple[str, str, Labels], Labels] = {}
 
     def quick(self, readings: Sequence[Reading]) -> Iterator[Sample]:
         """What changes all the time; a GPU that is no longer among these is forgotten."""
         present = {r.gpu for r in readings}
-        for gone in self._gpus.keys() - present:
-            del self._gpus[gone]
-            self._labels = {key: labels for key, labels in self._labels.items() if key[0] != gone}
+        gone, self._present = self._present - present, present
+        for gpu in gone:
+            self._gpus.pop(gpu, None)
+        if gone:
+            self._labels = {key: labels for key, labels in self._labels.items() if key[0] in present}
         for reading in readings:
             yield from self._quick(reading)
 
