@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from bills import COLUMNS, EGRESS, READS, TODAY, charge
@@ -159,3 +161,94 @@ def test_meters_decide_what_a_charge_is_for_whatever_the_service_category(meter,
 def test_shared_rows_of_the_tests_are_what_they_say(export):
     found = read(export([charge(TODAY, 1.0, **EGRESS), charge(TODAY, 1.0, **READS)]))
     assert [row.category for row in found] == [Category.EGRESS, Category.REQUESTS]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("BilledCost", "1e999"),
+        ("ChargePeriodStart", "0001-01-01T00:00:00+10:00"),
+        ("ChargePeriodEnd", "9999-12-31T23:59:59-10:00"),
+        ("BillingCurrency", ""),
+    ],
+)
+def test_a_value_beyond_all_bounds_or_a_missing_currency_costs_its_row_only(export, column, value):
+    first, second = read(export([charge(TODAY, 1.0) | {column: value}, charge(TODAY, 2.0)]))
+    assert (first.row, first.column) == (1, column)
+    assert second.billed == 2.0
+
+
+@pytest.mark.parametrize("place", [0.3, 0.6])
+def test_a_compressed_export_that_is_damaged_is_told_with_its_name(export, place):
+    path = export([charge(TODAY, n / 7) for n in range(500)], "focus.csv.gz")
+    content = bytearray(path.read_bytes())
+    at = int(len(content) * place)
+    content[at : at + 40] = b"\xff" * 40
+    path.write_bytes(content)
+    with pytest.raises(CollectError, match=r"focus\.csv\.gz: "):
+        read(path)
+
+
+def table(tmp_path, **columns):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    whole = {
+        "BilledCost": [1.0], "EffectiveCost": [1.0], "BillingCurrency": ["USD"], "ChargePeriodStart": [TODAY],
+        "ChargePeriodEnd": [TODAY], "ChargeCategory": ["Usage"],
+    }  # fmt: skip
+    path = tmp_path / "focus.parquet"
+    pq.write_table(pa.table(whole | {name: make(pa) for name, make in columns.items()}), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("column", "make"),
+    [
+        ("BilledCost", lambda pa: pa.array([[1.0]])),
+        ("BilledCost", lambda pa: pa.array([b"1"])),
+        ("BilledCost", lambda pa: pa.array([float("nan")])),
+        ("BilledCost", lambda pa: pa.array([True])),
+        ("ChargePeriodStart", lambda pa: pa.array([TODAY.date()])),
+        ("ChargePeriodStart", lambda pa: pa.array([[TODAY]])),
+    ],
+)
+def test_a_parquet_column_of_a_wrong_type_costs_its_rows_with_the_column_named(tmp_path, column, make):
+    (problem,) = read(table(tmp_path, **{column: make}))
+    assert isinstance(problem, RowProblem)
+    assert problem.column == column
+    assert "empty" not in problem.problem
+
+
+def test_parquet_times_to_the_nanosecond_and_maps_of_decimals_are_read(tmp_path):
+    nanos = int(TODAY.timestamp()) * 10**9 + 1
+
+    def details(pa):
+        return pa.array([[("CoreCount", Decimal(4))]], pa.map_(pa.string(), pa.decimal128(10, 2)))
+
+    times = dict.fromkeys(
+        ("ChargePeriodStart", "ChargePeriodEnd"), lambda pa: pa.array([nanos], pa.timestamp("ns", tz="UTC"))
+    )
+    (row,) = read(table(tmp_path, SkuPriceDetails=details, **times))
+    assert row.start == TODAY
+
+
+def test_parquet_that_is_damaged_or_has_times_beyond_the_calendar_is_told_with_its_name(tmp_path):
+    path = table(tmp_path, ChargePeriodStart=lambda pa: pa.array([9 * 10**18], pa.timestamp("us")))
+    with pytest.raises(CollectError, match=r"focus\.parquet: "):
+        read(path)
+    content = bytearray(table(tmp_path).read_bytes())
+    content[4:60] = b"\xff" * 56
+    path.write_bytes(content)
+    with pytest.raises(CollectError, match=r"focus\.parquet: "):
+        read(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "focus.csv")
+    with pytest.raises(CollectError, match="not a regular file"):
+        read(tmp_path / "focus.csv")
+
+
+def test_an_address_of_an_unknown_kind_is_told():
+    pytest.importorskip("fsspec")
+    with pytest.raises(CollectError, match="nosuch://bucket/focus.csv: "):
+        read("nosuch://bucket/focus.csv")

@@ -10,11 +10,14 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,7 +78,7 @@ class FocusFile:
                             yield RowProblem(self.path, number, "", f"{len(line)} fields where the header has {width}")
                         continue
                     yield reader.row(number, [line[place] for place in places])
-            except (UnicodeDecodeError, csv.Error, OSError, EOFError) as e:
+            except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as e:
                 raise CollectError("cost", "unreadable", f"{self.path}: {e}") from e
 
     def _parquet(self) -> Iterator[CostRow | RowProblem]:
@@ -91,10 +94,15 @@ class FocusFile:
                 reader = _Reader(self.path, [name for name in WANTED if name in columns])
                 number = 0
                 for batch in file.iter_batches(batch_size=_BATCH, columns=reader.names):
-                    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    for values in zip(*(_plain(column, pa) for column in batch.columns), strict=True):
                         number += 1
                         yield reader.row(number, values)
-            except pa.ArrowException as e:
+            except (
+                pa.ArrowException,
+                OSError,
+                ValueError,
+                OverflowError,
+            ) as e:  # pyarrow raises these, too, for damaged files
                 raise CollectError("cost", "unreadable", f"{self.path}: {e}") from e
 
     def _columns(self, header: Sequence[str]) -> dict[str, int]:
@@ -143,7 +151,7 @@ class _Reader:
             end=end,
             effective=self._number(values, "EffectiveCost"),
             billed=self._number(values, "BilledCost"),
-            currency=text(values, "BillingCurrency"),
+            currency=self._currency(values),
             quantity=quantity,
             unit=unit,
             usage=text(values, "ChargeCategory") == "Usage",
@@ -159,8 +167,14 @@ class _Reader:
         if value is None:
             return ""
         if not isinstance(value, str):
-            return json.dumps(value) if isinstance(value, dict | list) else str(value)
+            return json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
         return "" if value in _NULL else value
+
+    def _currency(self, values: Sequence[Any]) -> str:
+        found = self._text(values, "BillingCurrency")
+        if not found:
+            raise _Bad("BillingCurrency", "empty, where a currency has to be")
+        return found
 
     def _number(self, values: Sequence[Any], name: str, otherwise: float | None = None) -> float:
         place = self._place.get(name)
@@ -169,23 +183,26 @@ class _Reader:
             if otherwise is None:
                 raise _Bad(name, "empty, where a number has to be")
             return otherwise
-        if isinstance(value, str) and not _NUMBER.fullmatch(value):
-            raise _Bad(name, f"{value[:40]!r} is no plain number")
-        return float(value)
+        plain = _NUMBER.fullmatch(value) if isinstance(value, str) else isinstance(value, int | float | Decimal)
+        if not plain or isinstance(value, bool) or not math.isfinite(number := float(value)):
+            raise _Bad(name, f"{str(value)[:40]!r} is no plain number")
+        return number
 
     def _time(self, values: Sequence[Any], name: str) -> datetime:
         value = values[self._place[name]]
         if isinstance(value, datetime):
             return value if value.tzinfo else value.replace(tzinfo=UTC)
-        if not isinstance(value, str) or value in _NULL:
+        if value is None or (isinstance(value, str) and value in _NULL):
             raise _Bad(name, "empty, where a time has to be")
+        if not isinstance(value, str):
+            raise _Bad(name, f"a {type(value).__name__}, where a time has to be")
         found = self._times.get(value)
         if found is None:
             try:
                 found = datetime.fromisoformat(value)
-            except ValueError:
+                found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+            except (ValueError, OverflowError):  # the latter in another zone than UTC in the years 1 and 9999
                 raise _Bad(name, f"{value[:40]!r} is no ISO 8601 time") from None
-            found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
             if len(self._times) < 100_000:
                 self._times[value] = found
         return found
@@ -199,12 +216,25 @@ def _vcpu_hours(details: str, unit: str, quantity: float) -> float:
     return float(cores[1]) * quantity if cores and "hour" in unit.lower() else 0.0
 
 
+def _plain(column: Any, pa: Any) -> list[Any]:
+    """A column's values; of times to the nanosecond, which Python has none of, the microseconds."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
 def _open_anywhere(path: str) -> IO[bytes]:
     if "://" not in path:
+        if Path(path).exists() and not Path(path).is_file():  # opening a pipe would wait for its writer
+            raise CollectError("cost", "no_file", f"{path}: not a regular file")
         return Path(path).open("rb")
     try:
         import fsspec
     except ImportError:
         raise CollectError("cost", "no_fsspec", f"{path}: install spikewatch[cluster] for files elsewhere") from None
-    opened: IO[bytes] = fsspec.open(path, "rb").open()
+    try:
+        opened: IO[bytes] = fsspec.open(path, "rb").open()
+    except (ValueError, ImportError) as e:  # a protocol that nobody knows, or whose package is not installed
+        raise CollectError("cost", "no_protocol", f"{path}: {e}") from None
     return opened
