@@ -91,7 +91,7 @@ def _try(found: Examined, make: Callable[[], Any], between_s: float) -> None:
         if isinstance(collector, Examinable):
             found.findings = tuple(collector.findings())
     except CollectError as e:
-        found.status = Status(Availability.UNAVAILABLE, e.reason, found.status.fix)
+        found.status = Status(Availability.UNAVAILABLE, e.reason, found.status.fix or str(e))
     # Foreign code, as in the collector's thread of a running sidecar: what it raises is its finding.
     except (Exception, SystemExit) as e:  # noqa: BLE001
         found.status = Status(Availability.UNAVAILABLE, "exception", f"report it: {type(e).__name__}: {e}")

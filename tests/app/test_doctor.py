@@ -104,6 +104,11 @@ def test_one_that_fails_is_a_finding_and_the_others_are_examined(folder, cls, fo
     assert statuses(report_on(folder, cls, Fine)) == {cls.name: found, "fine": ("available", "")}
 
 
+def test_one_whose_sample_fails_says_what_it_raised_where_it_knows_no_fix(folder):
+    (examined,) = report_on(folder, Failing).collectors
+    assert examined.status.fix == "failing: lost"
+
+
 def test_one_that_hangs_is_named_and_not_waited_for(folder):
     report = report_on(folder, Hanging, Fine, patience_s=0.5)
     assert statuses(report) == {"hanging": ("unavailable", "deadline"), "fine": ("available", "")}

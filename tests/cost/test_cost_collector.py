@@ -8,10 +8,14 @@ import httpx
 import pytest
 from bills import EGRESS, READS, TODAY, charge, history
 
+from sidecar.clock import FakeClock
 from sidecar.collectors.cost.catalogue import METRICS
 from sidecar.collectors.cost.collector import CostCollector, CostSettings
+from sidecar.collectors.runner import Runner
 from sidecar.errors import CollectError
 from sidecar.model import Availability
+from sidecar.promql import evaluate
+from sidecar.store import Store
 
 NOW = int(TODAY.timestamp() * 1000)
 
@@ -103,7 +107,47 @@ def test_without_any_row_it_fails(tmp_path):
     one = collector(focus=[str(tmp_path / "none.csv")])
     with pytest.raises(CollectError, match="no such file"):
         one.sample(NOW)
-    assert one.probe().state is Availability.UNAVAILABLE
+    assert (one.probe().state, one.probe().reason) == (Availability.DEGRADED, "no_file")
+
+
+def test_a_running_sidecar_reads_the_bill_and_reads_again_after_a_reading_that_failed(export, tmp_path):
+    path = tmp_path / "focus.csv"
+    settings = CostSettings(enabled=True, focus=[str(path)], refresh="60s", interval="60s")
+    store, clock = Store(), FakeClock(NOW)
+    runner = Runner([(CostCollector(settings), settings)], store, clock)
+
+    def seen():
+        runner.tick(clock.now_ms())
+        assert runner.settle(30)
+        runner.tick(clock.now_ms() + 1)  # what was found is written in the tick after
+        found = evaluate(store, "spikewatch_cost_daily", clock.now_ms() + 1)
+        clock.advance(600_000)  # longer than any pause for having failed
+        return len(found)
+
+    try:
+        assert seen() == 0
+        export(history(60, lambda n: 1.0))
+        assert [seen(), seen(), seen()][-1] == 6
+    finally:
+        assert runner.close(30) == []
+
+
+def test_two_patterns_that_match_one_file_count_it_once_and_give_each_series_once(export):
+    path = export(history(60, lambda n: 10.0))
+    other = export(history(60, lambda n: 10.0), "other.csv")
+    one = collector(focus=[str(path), str(path.parent / "f*.csv"), str(other)])
+    samples = list(one.sample(NOW))
+    assert len({(s.metric, s.labels) for s in samples}) == len(samples)
+    assert values(samples)["cost_daily", "vcpu", "last7"] == 20
+
+
+def test_a_source_that_raises_anything_loses_its_own_numbers_only(export):
+    def broken():
+        raise RuntimeError("no region")
+
+    one = collector(focus=[str(export(history(60, lambda n: 10.0)))], aws=True, clients=broken)
+    assert values(one.sample(NOW))["cost_daily", "vcpu", "last7"] == 10
+    assert one.probe().fix == "cost: aws: RuntimeError: no region"
 
 
 def test_bills_of_several_currencies_are_not_added_up(export):
@@ -125,7 +169,7 @@ def test_an_approval_counts_until_its_day_and_up_to_its_amount(export, tmp_path,
     assert values(one.sample(NOW))["budget_approved", "team"] == approved
 
 
-@pytest.mark.parametrize("text", ["approvals: [{budget: team}]", "approvals: 3", "aprovals: []", "["])
+@pytest.mark.parametrize("text", ["approvals: [{budget: team}]", "approvals: 3", "aprovals: []", "[]", "["])
 def test_an_approvals_file_that_is_wrong_approves_nothing_and_is_told(export, tmp_path, text):
     file = tmp_path / "approvals.yaml"
     file.write_text(text)

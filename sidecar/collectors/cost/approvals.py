@@ -44,7 +44,7 @@ def load_approvals(path: Path) -> Approvals:
     """Raises ConfigError with every problem and its place."""
     document = Document.read(path)
     try:
-        return Approvals(_File.model_validate(document.value or {}).approvals)
+        return Approvals(_File.model_validate({} if document.value is None else document.value).approvals)
     except ValidationError as e:
         problems: list[Problem] = [document.problem(error["loc"], error["msg"]) for error in e.errors()]
         raise ConfigError(problems) from None

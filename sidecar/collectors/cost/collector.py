@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
@@ -70,11 +71,15 @@ class CostCollector:
         self._settings, self._clients, self._transport = settings, clients, transport
         self._read_ms: int | None = None
         self._samples: list[Sample] = []
-        self._status = Status(Availability.UNAVAILABLE, "not_read_yet", "wait for the first reading")
+        self._status = Status(Availability.AVAILABLE)
+        self._failure: CollectError | None = None  # of a reading that gave nothing at all
         self._rows: dict[str, list[int]] = {}
 
     def probe(self) -> Status:
-        """What the newest reading came to."""
+        """What the newest reading came to.
+
+        Never UNAVAILABLE for a reading that failed: what is unavailable is not sampled, and so never read again.
+        """
         s = self._settings
         if not (s.focus or s.aws or s.opencost):
             fix = "name FOCUS exports, `aws: true` or an OpenCost server under `collectors: {cost: …}`"
@@ -82,9 +87,11 @@ class CostCollector:
         return self._status
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
-        """Reads when it is time. Raises CollectError when no source could be read and nothing is known yet."""
+        """Reads when it is time. Raises CollectError while the newest reading gave nothing."""
         if self._read_ms is None or now_ms - self._read_ms >= self._settings.refresh:
             self._read(now_ms)
+        if self._failure is not None:
+            raise self._failure
         return self._samples
 
     def close(self) -> None:
@@ -99,6 +106,7 @@ class CostCollector:
         samples: list[Sample] = []
         totals = Totals()
         efficiency: dict[datetime, Efficiency] = {}
+        newest: dict[str, date | None] = {}
         for source, rows in self._sources(today, efficiency):
             own = Totals()
             try:
@@ -106,14 +114,20 @@ class CostCollector:
             except CollectError as e:
                 failed.append(e)
                 continue
+            # A cloud's SDK raises what it likes; the other sources still have their numbers.
+            except Exception as e:  # noqa: BLE001
+                failed.append(CollectError("cost", "exception", f"{source}: {type(e).__name__}: {e}"))
+                continue
             finally:
                 counted = self._rows.setdefault(source, [0, 0])
                 counted[0] += own.rows
                 counted[1] += own.skipped
             totals.merge(own)  # only now: half of a bill would look like a fall in cost
+            newest[source] = max(filter(None, (newest.get(source), own.last_day)), default=None)
+        for source, day in newest.items():
             samples.append(_one("cost_last_read_timestamp_seconds", now_ms / 1000, source=source))
-            if own.last_day is not None:
-                midnight = datetime(own.last_day.year, own.last_day.month, own.last_day.day, tzinfo=UTC).timestamp()
+            if day is not None:
+                midnight = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
                 samples.append(_one("cost_newest_day_timestamp_seconds", midnight, source=source))
         for source, (rows_read, skipped) in self._rows.items():
             samples.append(_one("cost_rows_total", rows_read, source=source))
@@ -124,15 +138,15 @@ class CostCollector:
             samples += self._budgets(totals, today, failed)
         self._samples = samples
         self._status = _status(failed, totals)
-        if failed and not totals.rows:
-            raise failed[0]
+        self._failure = failed[0] if failed and not totals.rows else None
 
     def _sources(
         self, today: date, efficiency: dict[datetime, Efficiency]
     ) -> Iterator[tuple[str, Iterable[CostRow | RowProblem]]]:
         s = self._settings
+        seen: set[str] = set()
         for pattern in s.focus:
-            yield "focus", _focus_rows(pattern)
+            yield "focus", _focus_rows(pattern, seen)
         if s.opencost:
             yield "opencost", self._opencost_rows(efficiency)
         if s.aws:
@@ -176,12 +190,16 @@ class CostCollector:
             return Approvals()
 
 
-def _focus_rows(pattern: str) -> Iterator[CostRow | RowProblem]:
+def _focus_rows(pattern: str, seen: set[str]) -> Iterator[CostRow | RowProblem]:
+    """Without the files in `seen`: one that two patterns match is one bill, not two."""
     paths = sorted(glob.glob(pattern)) if "://" not in pattern else [pattern]
     if not paths:
         raise CollectError("cost", "no_file", f"{pattern}: no such file")
     for path in paths:
-        yield from FocusFile(path).rows()
+        file = path if "://" in path else os.path.realpath(path)
+        if file not in seen:
+            seen.add(file)
+            yield from FocusFile(path).rows()
 
 
 def _trend_samples(totals: Totals, today: date) -> Iterator[Sample]:
@@ -220,10 +238,7 @@ def _status(failed: list[CollectError], totals: Totals) -> Status:
         found = ", ".join(sorted(totals.currencies))
         return Status(Availability.DEGRADED, "mixed_currencies", f"give exports of one currency, not of {found}")
     if failed:
-        state: Literal[Availability.DEGRADED, Availability.UNAVAILABLE] = (
-            Availability.DEGRADED if totals.rows else Availability.UNAVAILABLE
-        )
-        return Status(state, failed[0].reason, str(failed[0]))
+        return Status(Availability.DEGRADED, failed[0].reason, str(failed[0]))
     if totals.skipped:
         return Status(Availability.DEGRADED, "rows_skipped", f"look at {totals.problems[0]}")
     return Status(Availability.AVAILABLE)
