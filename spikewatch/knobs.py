@@ -11,8 +11,9 @@ from spikewatch.refusal import Refused
 
 PLANNED: Mapping[str, str] = {
     "empty_cache": "planned: it waits for a proof on a GPU",
+    "gradient_checkpointing": "planned here: adapters offer it for models of transformers",
 }
-"""Knobs of the field that are not offered by any trainer yet, with the reason."""
+"""Knobs of the field that are refused where nothing offers them, with the reason."""
 
 
 class KnobSet:
