@@ -253,7 +253,8 @@ class Agent:
         change_id = message["change_id"]
         try:
             if kind == "set":
-                self._ledger.set(change_id, message["values"], message["expect"], message["lease_ms"])
+                ranks = message.get("ranks", 1)
+                self._ledger.set(change_id, message["values"], message["expect"], message["lease_ms"], ranks)
             elif kind == "renew":
                 self._ledger.renew(change_id, message["lease_ms"])
             elif kind == "keep":

@@ -19,6 +19,7 @@ class Change:
     values: dict[str, Any]
     expect: dict[str, Any]
     shared: bool = False  # on all ranks at the same step, or on none
+    ranks: int = 1  # how many it was ordered at, one by one
     led: bool = True  # ordered here; False where another rank leads it
     state: str = "pending"  # → applied | refused; applied → kept | reverted
     by: str = ""  # who undid it: order or lease
@@ -44,6 +45,7 @@ class Change:
             "id": self.id,
             "state": self.state,
             "scope": "all_rank" if self.shared else "local",
+            "ranks": self.ranks,
             "by": self.by,
             "reason": self.reason,
             "detail": self.detail[:MAX_DETAIL],

@@ -46,8 +46,10 @@ class Ledger:
 
     # --- the client's thread ----------------------------------------------------------------------------------------
 
-    def set(self, change_id: str, values: Mapping[str, Any], expect: Mapping[str, Any], lease_ms: int) -> None:
-        """Takes an order. The same order again changes nothing. Raises Refused; a refusal is remembered."""
+    def set(
+        self, change_id: str, values: Mapping[str, Any], expect: Mapping[str, Any], lease_ms: int, ranks: int = 1
+    ) -> None:
+        """Takes an order that went to so many ranks. The same again does nothing. Raises Refused, and remembers it."""
         with self._lock:
             known = self._book.changes.get(change_id)
             if known is not None:
@@ -55,7 +57,7 @@ class Ledger:
                     raise Refused("conflict", "this id belongs to a change of other values")
                 return
             shared = self._book.knobs.shared(values) and not self._pact.alone()
-            change = Change(change_id, dict(values), dict(expect), shared=shared)
+            change = Change(change_id, dict(values), dict(expect), shared=shared, ranks=ranks)
             self._book.remember(change)
             try:
                 if shared:

@@ -9,12 +9,12 @@ carries all that is known of it, so a lost or repeated packet does no harm.
              knobs: [{name, type, unit, minimum, maximum, scope, value}], unavailable: {knob: reason}, changes: […],
              about: {name: text}, optional, also in `state`: what is known of the run in words
     welcome  protocol
-    set      change_id, values: {knob: value}, expect: {knob: value}, lease_ms
+    set      change_id, values: {knob: value}, expect: {knob: value}, lease_ms, ranks (optional: how many get it)
     renew    change_id, lease_ms
     keep     change_id
     revert   change_id
     get      (no fields); answered by `state`: step, knobs, unavailable, changes
-    change   change: {id, state, scope (optional), by, reason, detail, step, found, values, lease_ms},
+    change   change: {id, state, scope and ranks (optional), by, reason, detail, step, found, values, lease_ms},
              knobs: {knob: value}, answer: bool
     nack     reason, detail, change_id or ""
     dump     what (flight_recorder), dump_id; answered by `dumped`: what, dump_id, size, detail, beside it a sealed
@@ -128,7 +128,7 @@ _CHANGE = _object(
         "values": _VALUES,
         "lease_ms": _COUNT,
     },
-    {"scope": lambda v: v in _SCOPES},
+    {"scope": lambda v: v in _SCOPES, "ranks": _RANK},
 )
 _KNOB = _object(
     {
@@ -185,6 +185,7 @@ MESSAGES: Mapping[str, Mapping[str, Check]] = {
 
 
 OPTIONAL: Mapping[str, Mapping[str, Check]] = {
+    "set": {"ranks": _RANK},
     "hello": {"about": _mapping(_text)},
     "state": {"about": _mapping(_text)},
 }

@@ -124,6 +124,7 @@ class Orders:
             verb = unit.due(rank.run_id, fresh)
             if verb == "set":
                 order = {"values": unit.values, "expect": dict(unit.expect or {}), "lease_ms": unit.lease_ms}
+                order |= {"ranks": len(unit.members)}
                 rank.peer.send({"type": "set", "change_id": unit.change_id, **order})
             elif verb is not None:
                 rank.peer.send({"type": verb, "change_id": unit.change_id})

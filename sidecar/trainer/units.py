@@ -48,6 +48,7 @@ class Unit:
         self.lease_ms = lease_ms
         self.ordered_ms = ordered_ms
         self.members: dict[str, Member] = {}
+        self.size = 0  # how many ranks it was ordered at, 0 where that is not known
         self.failed = ""  # why the unit as a whole is to be undone
         self.refusal = ""  # refused before anything was sent
         self.confirmed = False  # to be kept, also on ranks that were away when it was said
@@ -60,6 +61,7 @@ class Unit:
         member.found = dict(report["found"])
         member.reported, member.gone, member.gone_since_ms = True, False, None
         self.values = self.values or dict(report["values"])
+        self.size = max(self.size, report.get("ranks", 0))
         if member.state == "refused":
             self.fail(member.reason or "refused")
         elif member.state == "reverted":
@@ -103,8 +105,12 @@ class Unit:
                 member.gone = True
                 self._missing()
         states = {m.state for m in self._present()}
-        if "pending" in states and now_ms - self.ordered_ms > settle_ms:
+        if ("pending" in states or self._incomplete()) and now_ms - self.ordered_ms > settle_ms:
             self.fail("timeout")
+
+    def _incomplete(self) -> bool:
+        """Whether a rank it was ordered at has not been heard of since this sidecar started."""
+        return len(self.members) < self.size
 
     def _missing(self) -> None:
         if {m.state for m in self._present()} - {"kept"}:
@@ -152,7 +158,7 @@ class Unit:
         if "refused" in states:
             done = states <= {"refused", "reverted"}
             return (ChangeState.REFUSED if done else ChangeState.PENDING), self.failed or reason
-        if "pending" in states:
+        if "pending" in states or (states == {"applied"} and self._incomplete()):
             return ChangeState.PENDING, self.failed
         if states == {"reverted"}:
             if self.failed in ("timeout", "trainer_gone"):

@@ -30,6 +30,7 @@ def test_every_rank_gets_the_order_the_renewals_and_the_confirmation(channel, tr
                     "values": {"num_workers": 4},
                     "expect": {"num_workers": 2},
                     "lease_ms": 30_000,
+                    "ranks": 2,
                 }
                 rank.report("c1", "applied", step=7, found={"num_workers": 2})
             await soon(lambda: sidecar.outcome("c1").state is ChangeState.APPLIED)

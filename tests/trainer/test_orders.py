@@ -73,7 +73,7 @@ class SimulatedRank:
             try:
                 match message["type"]:
                     case "set":
-                        args = message["values"], message["expect"], message["lease_ms"]
+                        args = message["values"], message["expect"], message["lease_ms"], message["ranks"]
                         self.ledger.set(change_id, *args)
                     case "renew":
                         self.ledger.renew(change_id, message["lease_ms"])
@@ -296,6 +296,21 @@ def test_a_rank_that_gave_up_unseen_takes_back_even_what_was_confirmed_on_the_ot
     pod.settle()
     assert pod.workers() == [FOUND, FOUND]
     assert pod.outcome().state is ChangeState.REVERTED
+
+
+def test_a_restarted_sidecar_confirms_nothing_that_a_rank_may_never_have_heard_of(pod):
+    pod.order()
+    pod.ranks[0].detach(pod.orders)
+    pod.settle(2)
+    pod.orders = Orders(pod.clock, pod.settle_ms)
+    pod.ranks[1].attach(pod.orders)
+    assert pod.workers() == [FOUND, SET]
+    assert pod.outcome().state is ChangeState.PENDING
+    pod.orders.keep("c", pod.there)
+    pod.ranks[0].attach(pod.orders)
+    pod.clock.advance(31_000)
+    pod.settle()
+    assert pod.workers() == [FOUND, FOUND]
 
 
 def test_when_no_rank_is_left_nothing_is_known(pod):
