@@ -34,10 +34,10 @@ from spikewatch.tuner import Tuner
 
 log = logging.getLogger("spikewatch")
 
-# Nanoseconds. A record costs more than the rest of step(), and no sidecar looks oftener than every 50 ms: where steps
-# are shorter than this, most go without one, after a first burst. Nothing is lost by it, for totals are cumulative and
-# the client's thread publishes what is newest.
-PUBLISH_EVERY, PUBLISH_BURST = 50_000_000, 10_000_000_000
+# Nanoseconds. A record costs more than the rest of step(), and the client's thread publishes what is newest more often
+# than this anyway: where steps are shorter, most go without one, after a first burst of 200. Nothing is lost by it, for
+# totals are cumulative.
+PUBLISH_EVERY, PUBLISH_BURST = 200_000_000, 40_000_000_000
 
 MAX_ERRORS = 16  # of our own, on the training thread; then the client turns itself off
 

@@ -20,7 +20,7 @@ BURST = PUBLISH_BURST // PUBLISH_EVERY
 def clocked():
     """An attached run whose clock stands still until `pass_ns` moves it."""
     run = spikewatch.attach()
-    time = [10_000_000_000]
+    time = [2 * PUBLISH_BURST]
     run._parts.meter.now = lambda: time[0]
 
     def step(pass_ns):
