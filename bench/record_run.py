@@ -4,7 +4,8 @@
 
 A small convolutional network, trained by PyTorch on one core; its images come from a loader with two workers, each of
 which waits for every image as for an object store (5 ms and an exponentially distributed rest of 3 ms). Nothing is
-changed while it runs. `bench.verdicts` holds stretches of it against each other.
+changed while it runs. On a machine that others use, `chrt -r 20` before the command keeps their load out of it.
+`bench.verdicts` holds stretches of it against each other.
 """
 
 from __future__ import annotations
