@@ -47,7 +47,9 @@ class KnobSet:
 
     def unavailable(self) -> dict[str, str]:
         """Knobs that cannot be changed (now), each with the reason for people."""
-        owned = self._owned()
+        return self._unavailable(self._owned())
+
+    def _unavailable(self, owned: Mapping[str, tuple[Knob, Source]]) -> dict[str, str]:
         reasons = {name: reason for name, reason in PLANNED.items() if name not in owned}
         for source in self._sources:
             said = source.unavailable().items()
@@ -62,10 +64,11 @@ class KnobSet:
 
     def describe(self) -> list[dict[str, Any]]:
         """The available knobs as they go into HELLO."""
-        unavailable, values = self.unavailable(), self.values()
+        owned, values = self._owned(), self.values()
+        unavailable = self._unavailable(owned)
         return [
             knob.describe(values[name])
-            for name, (knob, _) in self._owned().items()
+            for name, (knob, _) in owned.items()
             if name not in unavailable and name in values
         ]
 
@@ -81,7 +84,8 @@ class KnobSet:
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raises Refused for anything that must not be set."""
-        unavailable, owned = self.unavailable(), self._owned()
+        owned = self._owned()
+        unavailable = self._unavailable(owned)
         for name, value in values.items():
             if name in unavailable:
                 raise Refused("unsupported", f"{name}: {unavailable[name]}")
