@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,9 +21,10 @@ def test_the_recording_is_steps_and_samples_that_only_grow_second_by_second():
         assert rows[-1][2] > rows[0][2]
 
 
+@pytest.mark.timeout(120)
 def test_the_quick_bench_prints_a_row_for_each_noise_and_for_each_recording():
     run = subprocess.run(
-        [sys.executable, "-m", "bench.verdicts", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=25
+        [sys.executable, "-m", "bench.verdicts", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
     names = [line.partition("  ")[0] for line in run.stdout.splitlines()]
