@@ -137,11 +137,7 @@ class Store:
 
     def get(self, key: Key, number: str) -> Learned:
         """Empty where nothing is known, or what is known makes no sense."""
-        entry = self._known.get(key.text(), {}).get(number, {})
-        try:
-            return Learned(tuple(float(s) for s in entry.get("samples", ())), int(entry.get("slow", 0)))
-        except (TypeError, ValueError, AttributeError):
-            return Learned()
+        return _learned(self._known.get(key.text(), {}).get(number, {}))
 
     def put(self, key: Key, number: str, learned: Learned) -> None:
         """In memory until `save`."""
@@ -157,8 +153,14 @@ class Store:
         """(key, number, what is known), for showing."""
         for key, numbers in self._known.items():
             for number in numbers:
-                entry = numbers[number]
-                yield key, number, Learned(tuple(entry["samples"]), entry["slow"])
+                yield key, number, _learned(numbers[number])
+
+
+def _learned(entry: Any) -> Learned:
+    try:
+        return Learned(tuple(float(s) for s in entry.get("samples", ())), int(entry.get("slow", 0)))
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        return Learned()
 
 
 def number_of(reading: Mapping[str, Any]) -> str:

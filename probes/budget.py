@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -59,7 +60,9 @@ def load(file: Path, per_minute_s: float = PER_MINUTE_S) -> Bucket:
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
         found = Bucket(tokens_s=float(saved["tokens_s"]), at_s=float(saved["at_s"]), slower=int(saved["slower"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        found = Bucket()
+    if not (math.isfinite(found.tokens_s) and math.isfinite(found.at_s) and 1 <= found.slower <= WORST_BACKOFF):
         found = Bucket()
     return replace(found, per_minute_s=per_minute_s)
 

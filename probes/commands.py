@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,12 +49,23 @@ def _parser() -> argparse.ArgumentParser:
     turn.add_argument("--deadline", type=float, default=DEADLINE_S, metavar="SECONDS")
     turn.add_argument("--situation", default="{}", metavar="JSON", help="what the sidecar knows and what is allowed")
     reducing = commands.add_parser("allreduce", help="bus bandwidth by message size; before the trainer, needs torch")
-    reducing.add_argument("--ranks", type=int, default=2, help="processes to start here; under torchrun that job's")
-    reducing.add_argument("--sizes", type=int, nargs="+", default=list(allreduce.SIZES), metavar="BYTES")
+    reducing.add_argument(
+        "--ranks", type=_at_least(1), default=2, help="processes to start here; under torchrun that job's"
+    )
+    reducing.add_argument("--sizes", type=_at_least(4), nargs="+", default=list(allreduce.SIZES), metavar="BYTES")
     reducing.add_argument("--algorithm", choices=("ring", "tree"), help="NCCL_ALGO; NCCL's own choice by default")
     for each in (listing, running, known):
         each.add_argument("--json", action="store_true", help="JSON lines")
     return parser
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"a whole number from {least} on, not {text!r}")
+        return int(text)
+
+    return number
 
 
 def _list(given: argparse.Namespace, out: TextIO) -> int:
@@ -82,7 +93,11 @@ def _run(given: argparse.Namespace, out: TextIO) -> int:
         known = ", ".join(probe.name for probe in catalogue())
         sys.stderr.write(f"probes: there is no probe {e.args[0]!r} (light, all, {known})\n")
         return 2
-    bucket, file = _bucket(given.state)
+    try:
+        bucket, file = _bucket(given.state)
+    except OSError as e:
+        sys.stderr.write(f"probes: {_unusable(given.state, e)}\n")
+        return 1
     cost = sum(probe.gpu_seconds for probe in probes)
     if bucket is not None and not bucket.allows(cost):
         wait = bucket.wait_s(cost)
@@ -92,13 +107,18 @@ def _run(given: argparse.Namespace, out: TextIO) -> int:
         )
         return 1
     found = sweep([probe.name for probe in probes], index=given.device, deadline_s=given.deadline)
+    unsaved = False
     if bucket is not None and file is not None:
-        budget.save(file, bucket.spent(found.gpu_seconds))
+        try:
+            budget.save(file, bucket.spent(found.gpu_seconds))
+        except OSError as e:
+            sys.stderr.write(f"probes: {_unusable(given.state, e)}\n")
+            unsaved = True
     _show(given, out, found)
     if given.explain:
         for line in explain(_seen(given.state, found)):
             _say(given, out, {"explain": str(line)})
-    return 1 if found.refused or not any(outcome.result == "ok" for outcome in found.outcomes) else 0
+    return 1 if unsaved or found.refused or not any(outcome.result == "ok" for outcome in found.outcomes) else 0
 
 
 def _bucket(state: Path | None) -> tuple[budget.Bucket | None, Path | None]:
@@ -107,6 +127,10 @@ def _bucket(state: Path | None) -> tuple[budget.Bucket | None, Path | None]:
     state.mkdir(parents=True, exist_ok=True)
     file = state / "probe_budget.json"
     return budget.load(file).filled(time.time()), file
+
+
+def _unusable(state: Path, error: OSError) -> str:
+    return f"--state {state} cannot be used: {error.strerror or error}; name a folder that may be written to"
 
 
 def _show(given: argparse.Namespace, out: TextIO, found: Sweep) -> None:
@@ -191,8 +215,12 @@ def _turn(given: argparse.Namespace, out: TextIO) -> int:
     def sweeper(names: list[str]) -> Sweep:
         return sweep(names, index=given.device, deadline_s=given.deadline)
 
-    for line in watch.run(asked, str(known.device["uuid"]), sweeper, lambda uuid: look(uuid, library)):
-        out.write(json.dumps(line) + "\n")
+    try:
+        for line in watch.run(asked, str(known.device["uuid"]), sweeper, lambda uuid: look(uuid, library)):
+            out.write(json.dumps(line) + "\n")
+    except OSError as e:  # in a line of its own: the sidecar reads these, not what goes to stderr
+        out.write(json.dumps({"result": "no_state", "reason": _unusable(given.state, e)}) + "\n")
+        return 1
     return 0
 
 

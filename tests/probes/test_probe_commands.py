@@ -93,3 +93,27 @@ def test_importing_the_runner_takes_the_standard_library_and_little_time():
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
     assert said[1] == "False"
     assert float(said[0]) < 0.5, "milliseconds where nothing else runs"
+
+
+@pytest.mark.parametrize("command", [["run", "memory"], ["turn", "--situation", '{"trainer_started": false}']])
+def test_a_state_folder_that_cannot_be_is_told_in_one_line(fake, tmp_path, capsys, command):
+    fake()
+    taken = tmp_path / "file"
+    taken.write_text("")
+    code, text = ran(*command, "--state", str(taken))
+    assert code == 1
+    assert f"--state {taken} cannot be used" in text + capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [["--ranks", "0"], ["--ranks", "-1"], ["--sizes", "-5"], ["--sizes", "3"]])
+def test_a_reduction_over_nobody_or_of_nothing_is_wrong_usage(wrong, capsys):
+    with pytest.raises(SystemExit) as ended:
+        ran("allreduce", *wrong)
+    assert ended.value.code == 2
+    assert "a whole number from" in capsys.readouterr().err
+
+
+def test_baselines_that_make_no_sense_are_shown_as_nothing_learned(tmp_path):
+    (tmp_path / "probe_baselines.json").write_text('{"gpu": {"read": 3, "copy": {"samples": [1], "slow": 1e999}}}')
+    code, text = ran("baseline", "--state", str(tmp_path))
+    assert (code, text.count("0 samples")) == (0, 2)

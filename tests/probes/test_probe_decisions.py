@@ -261,3 +261,12 @@ def test_each_cause_is_told_with_its_number(seen, finding, says):
 )
 def test_numbers_that_say_nothing_are_not_made_to(seen):
     assert explain(seen) == []
+
+
+@pytest.mark.parametrize("slower", ["0", "-3", "1e999", "4096"])
+def test_a_budget_file_that_makes_no_sense_is_a_fresh_budget(tmp_path, slower):
+    file = tmp_path / "b.json"
+    file.write_text(f'{{"tokens_s": 0.001, "at_s": 5.0, "slower": {slower}}}')
+    assert budget.load(file) == budget.Bucket()
+    file.write_text('{"tokens_s": NaN, "at_s": 5.0, "slower": 1}')
+    assert budget.load(file) == budget.Bucket()

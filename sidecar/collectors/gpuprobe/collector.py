@@ -25,6 +25,7 @@ _GONE = ("no_driver", "no_device")
 _FIXES = {
     "no_driver": "give the sidecar the GPU (runtimeClassName: nvidia, NVIDIA_VISIBLE_DEVICES), or leave gpu_probe off",
     "no_device": "set NVIDIA_VISIBLE_DEVICES for the sidecar's container, or leave gpu_probe off",
+    "no_state": "mount a volume at collectors.gpu_probe.state that the sidecar may write to",
     "skipped_exclusive": "nvidia-smi -c DEFAULT, where more than one process may use the GPU",
     "skipped_mps": "collectors: {gpu_probe: {under_mps: true}}, where a fault may reach the trainer",
     "skipped_busy": "collectors: {gpu_probe: {beside_busy: true}}, or touch the window file in pauses",
