@@ -104,6 +104,7 @@ class _Check:
     def _configuration(self, path: Path) -> str:
         loaded = load(path, {})
         rulebook = load_rulebook(loaded, self._registry)
+        self._problems += rulebook.warnings
         problems = []
         for index, endpoint in enumerate(rulebook.endpoints):
             try:
@@ -131,14 +132,16 @@ def kind(document: Document) -> str:
     if "tests" in value or "rule_files" in value:
         return "tests"
     # `responses` and `caps` are settings of a configuration too, where they are paths.
-    own = [key for key in KEYS if isinstance(value.get(key), list | dict) and not _paths(value[key])]
+    settings = value.keys() - {*KEYS, "time_intervals"}  # of a configuration
+    own = [k for k in KEYS if isinstance(value.get(k), list | dict) and not _paths(value[k], alone=not settings)]
     if "groups" in value or own:
         return own[0] if own else "groups"
     return "config"
 
 
-def _paths(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+def _paths(value: object, *, alone: bool) -> bool:
+    """Whether it is a list of paths; an empty one is, where it stands among other settings."""
+    return isinstance(value, list) and not (alone and not value) and all(isinstance(item, str) for item in value)
 
 
 def _groups(documents: Iterable[Document]) -> list[RuleGroup]:

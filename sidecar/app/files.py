@@ -6,6 +6,7 @@ import fcntl
 import glob
 import importlib.util
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def claim(folder: Path) -> int:
 def matching(loaded: Loaded, setting: str) -> tuple[list[Path], list[Problem]]:
     """The files that the globs of a setting name, sorted, each once; and what is wrong with the setting.
 
-    A path without wildcards must exist: a glob may match nothing, a name may not.
+    A path without wildcards must be a file: a glob may match nothing or a folder, a name may not. What else a glob
+    matches and is no file, a link that leads nowhere say, is told: rules would be missing and nobody would know.
     """
     problems: list[Problem] = []
     found: dict[Path, None] = {}
@@ -56,8 +58,23 @@ def matching(loaded: Loaded, setting: str) -> tuple[list[Path], list[Problem]]:
         paths = sorted(glob.glob(full, recursive=True))
         if not paths and not glob.has_magic(full):
             problems.append(loaded.document.problem((setting, index), f"{setting}: no such file: {full}"))
-        found.update((Path(p), None) for p in paths if Path(p).is_file())
+        for path in map(Path, paths):
+            if wrong := _no_file(path, named=not glob.has_magic(full)):
+                problems.append(loaded.document.problem((setting, index), f"{setting}: {path}: {wrong}"))
+            elif not path.is_dir():
+                found[path] = None
     return list(found), problems
+
+
+def _no_file(path: Path, *, named: bool) -> str:
+    """Why a path cannot be read as a file; empty where it can, or is a folder that nobody `named`."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as e:
+        return f"cannot be read: {e.strerror}"
+    if stat.S_ISDIR(mode):
+        return f"a folder: write {path}/*.yaml" if named else ""
+    return "" if stat.S_ISREG(mode) else "cannot be read: not a regular file"
 
 
 def _patterns(value: Iterable[str]) -> Iterable[str]:

@@ -81,6 +81,10 @@ def load_rulebook(loaded: Loaded, registry: Registry) -> Rulebook:
         return [d for d in found if d is not None]
 
     rule_documents = documents("rules")
+    if settings.rules and not rule_documents and not gather.problems:
+        warnings.append(
+            loaded.document.problem(("rules",), "rules: no file matches: no alert will fire", level="warning")
+        )
     rules = gather.run(lambda: load_rules(rule_documents), LoadedRules(()))
     groups = rules.groups
     warnings += rules.warnings

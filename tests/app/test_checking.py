@@ -110,6 +110,13 @@ def test_a_configuration_is_checked_with_every_file_it_names(check, tmp_path):
     assert {line.partition(":")[0] for line in err.splitlines()} == {"in.rules.yaml", "in.responses.yaml", "file0.yaml"}
 
 
+def test_what_a_start_would_warn_of_is_a_warning_of_the_check(check):
+    config = {"rules": "none*.yaml", "responses": []}
+    code, _, err = check({"state_dir": "s", **config})
+    assert (code, err.count("warning: rules: no file matches")) == (0, 1)
+    assert check(config, options=("--strict",))[0] == 1
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [

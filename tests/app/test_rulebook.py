@@ -1,6 +1,7 @@
 """Everything the configuration names is loaded as one, and every problem of every file is told at once."""
 
 import copy
+import os
 
 import pytest
 from pydantic import BaseModel
@@ -180,3 +181,27 @@ def test_a_loaded_rulebook_does_not_change_with_its_files(folder, registry):
     before = copy.deepcopy([(r.name, r.expr) for g in book.groups for r in g.rules])
     folder.write("one.rules.yaml", {"groups": []})
     assert [(r.name, r.expr) for g in book.groups for r in g.rules] == before
+
+
+@pytest.mark.parametrize("what", ["dangling", "loop", "pipe"])
+def test_what_a_glob_matches_and_cannot_be_read_is_told_and_not_left_out(folder, what):
+    path = folder.path / "a.rules.yaml"
+    if what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.name if what == "loop" else "nowhere.yaml")
+    found, wrong = matching(folder.loaded(rules="*.rules.yaml"), "rules")
+    assert [p.name for p in found] == ["one.rules.yaml"]
+    assert [p.message.partition("a.rules.yaml: ")[2].split(":")[0] for p in wrong] == ["cannot be read"]
+
+
+def test_a_folder_that_is_named_itself_is_refused_with_the_pattern_to_write(folder):
+    (folder.path / "more").mkdir()
+    found, wrong = matching(folder.loaded(rules="more"), "rules")
+    assert found == []
+    assert [p.message for p in wrong] == [f"rules: {folder.path}/more: a folder: write {folder.path}/more/*.yaml"]
+
+
+def test_rules_that_match_no_file_at_all_are_a_warning(folder, registry):
+    book = load_rulebook(folder.loaded(rules="none*.yaml", responses=[]), registry)
+    assert [(p.level, p.message) for p in book.warnings] == [("warning", "rules: no file matches: no alert will fire")]
