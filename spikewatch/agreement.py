@@ -226,6 +226,8 @@ class _Session:
             self._leader = Leader(
                 board, self._group.world, self._promises, self._steps, self._pace, self._clock, self._first_version
             )
+            for kind, change_id in self._promises.unfinished():
+                self._leader.ask(kind, change_id)
         while not self._stop:
             self._turn(board, member)
 

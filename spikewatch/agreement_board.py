@@ -55,6 +55,8 @@ class Board:
         self._store = store
         self._prefix = prefix
         self.session = ""
+        self._own = ""  # the session opened here, which is over when there is a newer one
+        self._newest = NONE  # proposed in it
 
     def _key(self, kind: str, version: int) -> str:
         return f"{self._prefix}/{self.session}/{kind}/{version}"
@@ -63,20 +65,22 @@ class Board:
 
     def open(self, session: str) -> None:
         """Begins a session under a new name: what an earlier one left in the store does not count any more."""
-        self.session = session
+        self.session = self._own = session
+        self._newest = NONE
         self._store.set(f"{self._prefix}/latest", f"{session}:{NONE}")
 
     def propose(self, proposal: Proposal) -> None:
         self._store.set(self._key("p", proposal.version), json.dumps(asdict(proposal)))
         self._store.set(f"{self._prefix}/latest", f"{self.session}:{proposal.version}")
+        self._newest = proposal.version
         old = proposal.version - KEEP_VERSIONS
         if old >= 0:
             for kind in "padr":
                 self._store.delete_key(self._key(kind, old))
 
     def leave(self) -> None:
-        """The leader stops: nothing is to be looked for any more."""
-        self._store.set(f"{self._prefix}/latest", f"{self.session}:{LEFT}")
+        """The leader stops: nothing is to be looked for any more, unless a newer session has begun already."""
+        self._store.compare_set(f"{self._prefix}/latest", f"{self.session}:{self._newest}", f"{self.session}:{LEFT}")
 
     def answers(self, version: int) -> dict[int, int]:
         """rank → lag of those that said yes."""
@@ -93,7 +97,10 @@ class Board:
         key = f"{self._prefix}/latest"
         if not self.session and not self._store.check([key]):
             return None
-        self.session, _, version = self._store.get(key).decode().rpartition(":")
+        session, _, version = self._store.get(key).decode().rpartition(":")
+        if self._own and session != self._own:
+            return LEFT
+        self.session = session
         return int(version)
 
     def proposal(self, version: int) -> Proposal | None:

@@ -129,6 +129,13 @@ class Promises:
                 return change
             return change if kind == "keep" and change.state == "kept" else None
 
+    def unfinished(self) -> list[tuple[Kind, str]]:
+        """What an earlier session has left to be proposed."""
+        with self._book.lock:
+            led = [change for change in self._book.changes.values() if change.shared and change.led]
+            begun: list[tuple[Kind, str]] = [("apply", change.id) for change in led if change.state == "pending"]
+            return begun + [("undo", c.id) for c in led if c.undoing and c.state in ("applied", "kept")]
+
     def withdrawn(self, change_id: str) -> bool:
         """Whether the end of a change was asked for before it was carried out."""
         with self._book.lock:

@@ -144,6 +144,18 @@ def test_a_process_group_that_goes_ends_it_and_another_begins_it_anew(ranks, sto
     change(both, "after", 5)
 
 
+def test_what_a_process_group_left_unfinished_is_proposed_to_the_next(ranks, stores):
+    both = ranks()
+    groups = [rank.group for rank in both]
+    both[1].agreement.stop(LIVENESS)  # without it nothing is agreed
+    both[0].ledger.set("c", {"lr": 4}, {}, 600_000)
+    store = stores()
+    for rank, group in zip(both, groups, strict=True):
+        rank.group = Group(store, group.rank, group.world)
+        rank.agreement.look()
+    train_until(both, lambda: [rank.now["lr"] for rank in both] == [4, 4])
+
+
 def test_a_rank_alone_needs_nobody_and_a_launched_one_waits_for_its_process_group(monkeypatch):
     alone = Rank(0, 1, None)
     assert alone.agreement.alone()
