@@ -18,6 +18,7 @@ EXPLAINED: Mapping[str, str] = {
     "per_hour": "it has acted as often as allowed within an hour",
     "query_error": "verify.expr or a guard cannot be evaluated",
     "silenced": "the alert is silenced in Alertmanager",
+    "steady": "the remediation sees nothing yet that it would answer",
     "thin_history": "the remediation reads more of the past than has been measured yet",
     "thin_baseline": "what the trainer did before has not been measured for long enough",
     # final
