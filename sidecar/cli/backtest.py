@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING
 import click
 
 from sidecar.cli.query import sent_headers
-from sidecar.cli.values import DURATION, MOMENT
+from sidecar.cli.values import DURATION, MOMENT, PRICE
 
 if TYPE_CHECKING:
     from sidecar.alerting.backtest import Reads
     from sidecar.history.source import Source
 
 _HOUR_MS = 3_600_000
+_MOST_EVALUATIONS = 20_000_000  # of groups; some hours of them
 
 
 @click.command()
@@ -35,7 +37,7 @@ _HOUR_MS = 3_600_000
     show_default=True,
     help="How often rules are evaluated whose group does not say.",
 )
-@click.option("--usd-per-hour", type=click.FloatRange(0), help="What an hour costs in which an alert fires.")
+@click.option("--usd-per-hour", type=PRICE, help="What an hour costs in which an alert fires.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as JSON instead of tables.")
 @click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="Sent along to --prometheus.")
 @click.option(
@@ -72,6 +74,7 @@ def backtest(
         with ExitStack() as stack:
             source = _source(stack, data, prometheus, sent, reads(groups), step)
             begin, until = _between(source, start, end)
+            _bounded(begin, until, [group.interval_ms or step for group in groups])
             with watched(begin, until) as progress:
                 replay = replayed(groups, source, begin, until, step, progress=progress)
     except ConfigError as e:
@@ -109,3 +112,14 @@ def _between(source: Source, start: int | None, end: int | None) -> tuple[int, i
     if start > end:
         raise click.UsageError("it ends before it starts: look at --start and --end")
     return start, end
+
+
+def _bounded(start: int, end: int, intervals: Iterable[int]) -> None:
+    """A sample in milliseconds instead of seconds makes a past of fifty thousand years."""
+    evaluations = sum((end - start) // interval for interval in intervals)
+    if evaluations > _MOST_EVALUATIONS:
+        days = (end - start) / (24 * _HOUR_MS)
+        raise click.UsageError(
+            f"{evaluations:,} evaluations over {days:,.0f} days would take too long: look at the times of the samples, "
+            "or ask for less with --start, --end or --step"
+        )

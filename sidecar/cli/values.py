@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -42,6 +43,21 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before 
             self.fail(str(e), param, ctx)
 
 
+class _Price(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """A finite number that is not negative."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            price = float(value)
+        except ValueError:
+            self.fail(f"not a number: {value!r}", param, ctx)
+        if not 0 <= price < math.inf:
+            self.fail(f"not a price: {value!r}", param, ctx)
+        return price
+
+
 def moment(text: str, now_ms: int) -> int:
     """`now`, `now-1h`, `-1h`, `2026-01-31T12:00:00Z`, `2026-01-31` or seconds since the epoch. Raises ValueError.
 
@@ -76,4 +92,5 @@ def pair(text: str, separator: str, what: str) -> tuple[str, str]:
 
 
 DURATION = _Duration()
+PRICE = _Price()
 MOMENT = _Moment()

@@ -125,14 +125,24 @@ def _split(line: str) -> tuple[str, float, int]:
     match = _TAIL.match(line, end + 1)
     if end <= 0 or match is None:
         raise ValueError(f"not OpenMetrics: {line[:200]}")
-    if "_" in match.group():
-        raise ValueError(f"not a number: {match.group()}")
+    if "{" in line[:end] and line[end - 1] != "}":
+        raise ValueError(f"labels without a closing brace: {line[:200]}")
+    value = _number(match["value"], "a number")
     if match["time"] is None:
         raise ValueError("a sample without a timestamp: it cannot be told when it was")
-    t_ms = float(match["time"]) * 1000
+    t_ms = _number(match["time"], "a time in seconds") * 1000
     if not abs(t_ms) < _FAR_MS:
         raise ValueError(f"not a time in seconds: {match['time']}")
-    return line[:end], float(match["value"]), round(t_ms)
+    return line[:end], value, round(t_ms)
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        if "_" not in text:  # which Python would take
+            return float(text)
+    except ValueError:
+        pass  # told below
+    raise ValueError(f"not {what}: {text[:80]}")
 
 
 def _series(head: str) -> Labels:

@@ -177,12 +177,23 @@ def test_a_regular_expression_for_the_name_reads_every_metric(spikewatch, tmp_pa
         (["--data", "DATA", "--start", "2000-01-02", "--end", "2000-01-01"], "ends before it starts"),
         (["--data", "DATA", "--step", "0s"], "longer than nothing"),
         (["--data", "DATA", "--start", "tomorrow"], "not a time: 'tomorrow'"),
+        (["--data", "DATA", "--usd-per-hour", "nan"], "not a price: 'nan'"),
+        (["--data", "DATA", "--usd-per-hour", "-1"], "not a price: '-1'"),
+        (["--data", "DATA", "--usd-per-hour", "much"], "not a number: 'much'"),
     ],
 )
 def test_wrong_usage_says_what_is_right(spikewatch, rule_file, data, arguments, said):
     result = spikewatch("backtest", rule_file, *[data if a == "DATA" else a for a in arguments])
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
+
+
+def test_a_past_that_would_take_days_to_replay_is_refused_with_what_to_look_at(spikewatch, rule_file, tmp_path):
+    # the second sample's time is in milliseconds, where seconds are meant
+    (tmp_path / "span.om").write_text("wait 1 1700000000\nwait 1 1700000000000\n# EOF\n")
+    result = spikewatch("backtest", rule_file, "--data", tmp_path / "span.om")
+    assert result.exit_code == 2
+    assert "look at the times of the samples" in " ".join(result.stderr.split())
 
 
 def test_what_cannot_be_read_is_an_error_with_its_place(spikewatch, rule_file, data, tmp_path):
