@@ -95,7 +95,7 @@ def train(
     loader: Any = DataLoader(Numbers(kind, bad_every), batch_size)
     model = model_for(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-30)
-    scaler = torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=10, enabled=fp16)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0, growth_interval=1, enabled=fp16)
     run = spikewatch.attach(
         model=model, optimizer=optimizer, loader=loader, scaler=scaler, job=job, socket=socket,
         accumulation_steps=accumulation, global_batch_may_change=True,
