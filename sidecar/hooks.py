@@ -48,6 +48,7 @@ class CollectorSettings(BaseModel):
     """What every collector can be told under `collectors: {NAME: …}`; one that has more to set subclasses it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    globs: ClassVar[tuple[str, ...]] = ()  # settings that are lists of globs: these and every Path become absolute
 
     enabled: bool = True
     interval: Duration = Field(1_000, ge=50)  # from one sample to the next

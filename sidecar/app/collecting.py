@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,12 +38,24 @@ def check(loaded: Loaded, registry: Registry) -> dict[str, CollectorSettings]:
             own = cls.settings.model_validate(given.get(name, {}))
             if getattr(own, "run_dir", "") is None:  # it asks for the sidecar's
                 own = own.model_copy(update={"run_dir": loaded.path(loaded.settings.run_dir)})
-            found[name] = own
+            found[name] = _absolute(own, loaded)
         except ValidationError as e:
             problems.extend(document.located(e, ("collectors", name)))
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def _absolute(own: CollectorSettings, loaded: Loaded) -> CollectorSettings:
+    """With paths and globs that are relative to the configuration's folder; URLs stay."""
+    changed: dict[str, Any] = {}
+    for name in type(own).model_fields:
+        value = getattr(own, name)
+        if isinstance(value, Path):
+            changed[name] = loaded.path(value)
+        elif name in own.globs:
+            changed[name] = tuple(glob if "://" in glob else str(loaded.path(glob)) for glob in value)
+    return own.model_copy(update=changed)
 
 
 def runner(

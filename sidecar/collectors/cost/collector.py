@@ -41,6 +41,8 @@ class Budget(BaseModel):
 class CostSettings(CollectorSettings):
     """`collectors: {cost: …}`. Off unless switched on: one process of a cluster reads the bill, not every pod."""
 
+    globs: ClassVar[tuple[str, ...]] = ("focus",)
+
     enabled: bool = False
     interval: Duration = Field(60_000, ge=1_000)
     deadline: Duration = Field(600_000, ge=50)

@@ -42,6 +42,8 @@ class FlightRecorderSettings(BaseModel):
 class NcclSettings(CollectorSettings):
     """`collectors: {nccl: …}`."""
 
+    globs: ClassVar[tuple[str, ...]] = ("logs", "inspector")
+
     deadline: Duration = Field(15_000, ge=50)  # a RAS service may take seconds to answer
     worth: int = Field(60, ge=0, le=100)
     logs: tuple[str, ...] = ()  # globs of NCCL_DEBUG_FILE and of the trainer's own log
