@@ -82,7 +82,10 @@ class Document:
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or str(path) == "/dev/stdin"):
                 # Reading a pipe that nobody writes to would wait for ever.
                 raise ConfigError([Problem(str(path), 0, 0, "cannot be read: not a regular file")])
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)  # never all of a file that is there by mistake: memory is shared
+            if len(content) > MAX_BYTES:
+                raise ConfigError([Problem(str(path), 0, 0, f"larger than {MAX_BYTES >> 20} MiB")])
         except ValueError as e:  # a NUL in the name
             raise ConfigError([Problem(str(path), 0, 0, f"cannot be read: {e}")]) from None
         except OSError as e:

@@ -154,6 +154,14 @@ def test_a_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(tmp_path):
         Document.read(tmp_path / "pipe.yaml")
 
 
+def test_of_a_file_that_is_far_too_large_no_more_is_read_than_shows_it(tmp_path):
+    path = tmp_path / "core"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # sparse: more than any memory
+    with pytest.raises(ConfigError, match="larger than 4 MiB"):
+        Document.read(path)
+
+
 def test_a_name_that_no_file_can_have_is_reported():
     with pytest.raises(ConfigError, match="cannot be read"):
         Document.read(Path("a\0b"))
