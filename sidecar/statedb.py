@@ -85,6 +85,8 @@ class StateDB:
         try:
             self.connection = self._open(read_only)
         except sqlite3.DatabaseError as e:
+            if read_only and not Path(self.path).exists():
+                raise StateError(f"{self.path}: no such file: has a sidecar run with this state_dir?") from e
             if read_only or self.path == ":memory:" or not _is_corruption(e):
                 raise StateError(f"{self.path}: {e}") from e
             self.set_aside = self._move_away()
@@ -92,7 +94,9 @@ class StateDB:
 
     def _open(self, read_only: bool) -> sqlite3.Connection:
         if read_only:
-            connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None)
+            connection = sqlite3.connect(
+                f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True, isolation_level=None
+            )
         else:
             connection = sqlite3.connect(self.path, isolation_level=None)
         try:

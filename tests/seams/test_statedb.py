@@ -91,6 +91,19 @@ def test_a_reader_sees_what_the_writer_committed_and_cannot_write(tmp_path):
     writer.close()
 
 
+def test_a_reader_of_a_file_that_is_not_there_is_told_so_and_makes_none(tmp_path):
+    with pytest.raises(StateError, match="no such file: has a sidecar run"):
+        StateDB(tmp_path / "state.db", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b", "a%20b"])
+def test_a_folder_with_any_name_can_be_read(tmp_path, name):
+    (tmp_path / name).mkdir()
+    StateDB(tmp_path / name / "state.db").close()
+    StateDB(tmp_path / name / "state.db", read_only=True).close()
+
+
 def test_a_folder_that_does_not_exist_is_an_error_with_the_path(tmp_path):
     with pytest.raises(StateError, match="nowhere"):
         StateDB(tmp_path / "nowhere" / "state.db")
