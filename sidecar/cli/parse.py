@@ -31,6 +31,8 @@ def parse(what: str, file: Path) -> None:
     try:
         for event in _events(what, file):
             click.echo(json.dumps(to_json(event), ensure_ascii=False))
+    except BrokenPipeError:
+        raise  # whoever reads this has gone: nothing is wrong with FILE
     except OSError as e:
         sys.exit(f"{file}: cannot be read: {e.strerror}")
     except flightrecorder.DumpRefused as e:
