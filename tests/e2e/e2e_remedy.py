@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 SAMPLES = 4096
-DEVICE_S = 0.01  # of a micro batch, slept where speed is not judged: a dozen of these runs share two cores
+DEVICE_S = 0.02  # of a micro batch, slept where speed is not judged: a dozen of these runs share two cores
 Kind = Literal["pairs", "plain", "fp16", "all_pairs", "launches"]
 
 
