@@ -370,5 +370,6 @@ def test_a_driver_that_hangs_delays_neither_a_tick_nor_another_collector(nvml, s
         assert status["reason"] == "deadline"
         assert sink.last("spikewatch_collector_up", collector="other") == 1
     finally:
+        b.scenario.set({f"{how}.nvmlDeviceGetMemoryInfo_v2": 0})  # or the next child would hang as well
         os.kill(b.collector._child.pid, signal.SIGKILL)
         assert runner.close(20) == []

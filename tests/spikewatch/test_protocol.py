@@ -187,6 +187,6 @@ def test_every_refusal_has_a_known_reason_and_a_bounded_text():
 def test_every_reason_the_client_refuses_with_is_a_known_one():
     used = set()
     for file in Path(protocol.__file__).parent.glob("*.py"):
-        used |= set(re.findall(r'(?:Refused|nack)\(\s*"(\w+)"', file.read_text()))
+        used |= set(re.findall(r'(?:Refused|nack)\(\s*"(\w+)"', file.read_text(encoding="utf-8")))
     assert len(used) > 5
     assert used <= protocol.REASONS

@@ -197,6 +197,7 @@ def test_under_ddp_the_modules_have_their_own_names_and_every_step_is_as_without
     finally:
         torch.distributed.destroy_process_group()
     origin = watched.search.origin
+    assert origin is not None, watched.search.refused
     assert (origin.module, origin.operation, origin.direction) == ("2", "exp", "forward")
     assert (watched.weights, watched.random, watched.scales) == (plain.weights, plain.random, plain.scales)
     assert watched.errors == 0

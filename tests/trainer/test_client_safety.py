@@ -69,14 +69,17 @@ class Looks:
         return 8
 
     def __getitem__(self, i):
-        links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _exists(fd)]
+        links = [link for fd in os.listdir("/proc/self/fd") if (link := _link(fd))]
         ring = any("spikewatch-ring" in link for link in links)
         thread = any(thread.name == agents.THREAD_NAME for thread in threading.enumerate())
         return ring + 2 * thread + 10 * (multiprocessing.parent_process() is not None)
 
 
-def _exists(fd):
-    return os.path.lexists(f"/proc/self/fd/{fd}")
+def _link(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:  # closed since it was listed
+        return ""
 
 
 WORKERS = """

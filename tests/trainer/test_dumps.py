@@ -120,7 +120,8 @@ def test_the_recorder_of_a_real_process_group_comes_over_as_json(channel, tmp_pa
             sidecar.ask_for_dumps("now")
             await soon(lambda: sidecar.dumps()[0].size)
             entries = json.loads(sidecar.dump(0))["entries"]
-            assert [entry["profiling_name"] for entry in entries] == ["gloo:all_reduce"] * 3
+            # the recorder is the process's: before them may be collectives of groups that other tests had
+            assert [entry["profiling_name"] for entry in entries][-3:] == ["gloo:all_reduce"] * 3
             assert run._parts.meter.errors == 0
 
     try:
