@@ -62,6 +62,15 @@ class Compiler:
 
     def ptx(self, text: str, target: str, name: str = "kernel.cu") -> str:
         """PTX of a source. Raises BuildError with the compiler's log."""
+        uselocale = ctypes.CDLL(None).uselocale
+        uselocale.argtypes, uselocale.restype = (ctypes.c_void_p,), ctypes.c_void_p
+        before = uselocale(None)
+        try:
+            return self._ptx(text, target, name)
+        finally:
+            uselocale(before)  # NVRTC leaves the thread with the locale "C", and text would be read as ASCII
+
+    def _ptx(self, text: str, target: str, name: str) -> str:
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
         options = [f"--gpu-architecture={target}".encode(), b"--std=c++14", b"--restrict"]

@@ -94,7 +94,8 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="swe2e-", dir="/tmp"))  # short: a socket lies in it
         self.socket = self.folder / "run" / "trainer.sock"
         self.url = f"http://127.0.0.1:{_free_port()}"
-        self.http = httpx.Client(base_url=self.url, timeout=10)
+        # not from the environment: pytest changes it in another thread
+        self.http = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
         self.delay_file = self.folder / "delay"
         self.logs: list[TrainingLog] = []
         self.trainers: list[Child] = []

@@ -17,7 +17,7 @@ from e2e_world import SLOW, SPEED, WORKERS
 from sidecar.cli.demo.traininglog import TrainingLog
 from sidecar.plugins import COLLECTORS, installed
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(250)]
 
 RULES = """
 groups:
@@ -121,7 +121,7 @@ def play(world, name):
 def stories(*verdicts):
     """Every play that is to end so, as a story."""
     return [
-        pytest.param(name, id=name, marks=pytest.mark.story(play=play, args=(name,), long=True))
+        pytest.param(name, id=name, marks=pytest.mark.story(play=play, args=(name,), long=True, wanted=what.verdict))
         for name, what in PLAYS.items()
         if what.verdict in verdicts
     ]
@@ -227,7 +227,7 @@ def ask(world, does, status, expr):
 
 
 def asks(verdict, result, asked, *args):
-    return pytest.param(verdict, result, asked, marks=pytest.mark.story(play=ask, args=args, long=True))
+    return pytest.param(verdict, result, asked, marks=pytest.mark.story(play=ask, args=args, long=True, wanted=verdict))
 
 
 @pytest.mark.parametrize(

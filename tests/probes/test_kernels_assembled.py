@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import re
 import subprocess
 
@@ -130,6 +131,14 @@ def test_the_hopper_instruction_for_a_plain_target_passes_the_compiler_and_fails
     plain.write_text(compiler.ptx(ptxbuild.source("wgmma"), "compute_90"))
     command = [assemblers["12.2"], "-arch", "sm_90", "-o", tmp_path / "k.cubin", plain]
     assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+def test_building_leaves_the_locale_of_the_process_alone(compiler):
+    before = locale.setlocale(locale.LC_ALL), locale.getencoding()
+    compiler.ptx(ptxbuild.source("timing"), "compute_80")
+    with pytest.raises(ptxbuild.BuildError):
+        compiler.ptx("nonsense", "compute_80")
+    assert (locale.setlocale(locale.LC_ALL), locale.getencoding()) == before
 
 
 def test_a_source_with_a_mistake_says_where(compiler):
