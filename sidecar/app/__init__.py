@@ -17,6 +17,7 @@ from sidecar.api.server import Server, UnixServer
 from sidecar.api.services import Data, Services
 from sidecar.app.polling import Polling
 from sidecar.app.rulebook import load_rulebook
+from sidecar.app.settling import settle
 from sidecar.app.sidecar import Sidecar
 from sidecar.app.waker import Waker
 from sidecar.clock import Clock, SystemClock
@@ -119,6 +120,7 @@ async def serve(config: Path | None, environ: Mapping[str, str] | None = None, p
         waker.start()
         sidecar.tick()
         await pace()
+        settle()
         _log.info("running: %s", ", ".join(s.url for s in started))
         await stopping.wait()
     finally:
