@@ -142,9 +142,9 @@ def test_what_is_no_message_is_refused(packet):
 
 @settings(max_examples=300)
 @given(st.binary(max_size=200) | values.map(lambda v: json.dumps(v).encode()))
-def test_arbitrary_packets_are_refused_and_nothing_else(packet):
-    with pytest.raises(Malformed):
-        decode(packet)
+def test_arbitrary_packets_are_refused_or_messages_and_nothing_else(packet):
+    with contextlib.suppress(Malformed):
+        assert decode(packet)["type"] in protocol.MESSAGES  # chance finds a good one now and then
 
 
 @settings(max_examples=300)
