@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from probes import allreduce, baseline, budget, watch
+from probes import allreduce, baseline, budget, gates, watch
 from probes.catalogue import catalogue, chosen
 from probes.explain import Seen, explain
-from probes.nvml import look
+from probes.nvml import Look, look
 from probes.runner import DEADLINE_S, Sweep, sweep
 
 
@@ -161,15 +161,16 @@ def _say(given: argparse.Namespace, out: TextIO, line: dict[str, Any]) -> None:
 
 
 def _seen(state: Path | None, found: Sweep) -> Seen:
-    """What the probes alone can say: this GPU against its own past."""
+    """What the probes alone can say: this GPU against its own past, kept under the power limit it has."""
+    if state is None or found.fake:
+        return Seen()
     ratios: dict[str, float | None] = {}
-    store = baseline.Store(state / "probe_baselines.json") if state is not None else None
+    store = baseline.Store(state / "probe_baselines.json")
+    key = watch.key_of(found, _look(str(found.device.get("uuid", ""))), gates.Sharing.EXCLUSIVE)
     for outcome in found.outcomes:
         for reading in outcome.readings:
-            if store is None or found.fake:
-                continue
             compared, _ = baseline.compare(
-                store.get(key_of(found), baseline.number_of(reading)),
+                store.get(key, baseline.number_of(reading)),
                 float(reading["value"]),
                 higher_is_better=baseline.higher_is_better(reading["metric"]),
             )
@@ -177,19 +178,8 @@ def _seen(state: Path | None, found: Sweep) -> Seen:
     return Seen(gemm_baseline=ratios.get("tensor"), memory_baseline=ratios.get("memory"))
 
 
-def key_of(found: Sweep, mig_profile: str = "", power_limit_w: int = 0) -> baseline.Key:
-    """What its numbers may be compared with."""
-    from probes.device import PTX
-
-    device = found.device
-    return baseline.Key(
-        str(device.get("uuid", "")),
-        mig_profile,
-        str(device.get("driver", "")),
-        baseline.ptx_hash(PTX),
-        power_limit_w,
-        int(device.get("memory_clock_khz", 0)),
-    )
+def _look(uuid: str) -> Look:
+    return look(uuid, os.environ.get("SPIKEWATCH_NVML_LIBRARY", "libnvidia-ml.so.1"))
 
 
 def _allreduce(given: argparse.Namespace, out: TextIO) -> int:
@@ -206,7 +196,6 @@ def _turn(given: argparse.Namespace, out: TextIO) -> int:
     except (ValueError, TypeError, AttributeError) as e:
         sys.stderr.write(f"probes: --situation: {e}\n")
         return 2
-    library = os.environ.get("SPIKEWATCH_NVML_LIBRARY", "libnvidia-ml.so.1")
     known = sweep([], index=given.device, deadline_s=given.deadline)
     if known.refused or not known.device:
         out.write(json.dumps({"gate": "", "result": known.refused or "died", "reason": known.reason}) + "\n")
@@ -216,7 +205,7 @@ def _turn(given: argparse.Namespace, out: TextIO) -> int:
         return sweep(names, index=given.device, deadline_s=given.deadline)
 
     try:
-        for line in watch.run(asked, str(known.device["uuid"]), sweeper, lambda uuid: look(uuid, library)):
+        for line in watch.run(asked, str(known.device["uuid"]), sweeper, _look):
             out.write(json.dumps(line) + "\n")
     except OSError as e:  # in a line of its own: the sidecar reads these, not what goes to stderr
         out.write(json.dumps({"result": "no_state", "reason": _unusable(given.state, e)}) + "\n")

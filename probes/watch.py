@@ -14,6 +14,7 @@ from typing import Any
 
 from probes import baseline, budget, gates
 from probes.catalogue import catalogue
+from probes.device import PTX
 from probes.nvml import Look
 from probes.runner import Outcome, Sweep
 
@@ -97,16 +98,22 @@ def _situation(turn: Turn, seen: Look) -> gates.Situation:
     )
 
 
+def key_of(found: Sweep, seen: Look, sharing: gates.Sharing) -> baseline.Key:
+    """What its numbers may be compared with."""
+    device = found.device
+    return baseline.Key(
+        str(device.get("uuid", "")),
+        "mig" if sharing is gates.Sharing.MIG else "",
+        str(device.get("driver", "")),
+        baseline.ptx_hash(PTX),
+        seen.power_limit_w or 0,
+        int(device.get("memory_clock_khz", 0)),
+    )
+
+
 def _told(turn: Turn, found: Sweep, seen: Look, gate: str) -> Iterator[dict[str, Any]]:
     store = baseline.Store(turn.state / "probe_baselines.json")
-    key = baseline.Key(
-        str(found.device.get("uuid", "")),
-        "mig" if turn.sharing is gates.Sharing.MIG else "",
-        str(found.device.get("driver", "")),
-        baseline.ptx_hash(Path(__file__).parent / "ptx"),
-        seen.power_limit_w or 0,
-        int(found.device.get("memory_clock_khz", 0)),
-    )
+    key = key_of(found, seen, turn.sharing)
     for outcome in found.outcomes:
         yield {"probe": outcome.probe, "result": outcome.result, "gpu_seconds": outcome.gpu_seconds}
         if outcome.result == "ok" and not found.fake:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from probes import baseline, budget, gates, watch
+from probes import baseline, budget, commands, gates, watch
 from probes.commands import main
 from probes.nvml import Look
 from probes.runner import Outcome, Sweep
@@ -168,3 +168,13 @@ def test_a_baseline_file_shows_what_was_learned(turn, tmp_path, capsys):
     (line,) = [json.loads(raw) for raw in capsys.readouterr().out.splitlines()]
     assert (line["samples"], line["ready"], line["median"]) == (1, False, 4.2e12)
     assert baseline.ptx_hash(watch.Path(watch.__file__).parent / "ptx") in line["key"]
+
+
+def test_what_turns_have_learned_is_what_a_run_by_hand_is_explained_with(turn, gpu, tmp_path, monkeypatch, capsys):
+    for _ in range(20):
+        turn()
+    gpu.copy = 3.0e12
+    monkeypatch.setattr(commands, "sweep", lambda names, **more: gpu(names))
+    monkeypatch.setattr(commands, "look", lambda uuid, library: QUIET)
+    assert main(["run", "memory", "--explain", "--state", str(tmp_path)]) == 0
+    assert "below its own memory bandwidth (0.71 of its baseline)" in capsys.readouterr().out
