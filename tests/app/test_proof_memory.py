@@ -1,7 +1,5 @@
 """Memory under churn: ten minutes of GPUs that are divided anew every two seconds and processes that come and go."""
 
-import datetime
-import json
 import os
 import subprocess
 import time
@@ -62,7 +60,7 @@ def private(pid):
 
 
 @pytest.mark.proof
-def test_memory_does_not_grow_while_series_come_and_go_for_ten_minutes(tmp_path):
+def test_memory_does_not_grow_while_series_come_and_go_for_ten_minutes(tmp_path, record_proof):
     import fakenvml
 
     if fakenvml.compiler() is None:
@@ -82,10 +80,8 @@ def test_memory_does_not_grow_while_series_come_and_go_for_ten_minutes(tmp_path)
         "pss_of_the_tree_mb": round(float(shared.max()) / 1000, 1),
         "slope_kb_per_minute": round(slope, 1),
         "slope_of_the_tree_private_kb_per_minute": round(whole, 1),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    (ROOT / "docs" / "proof" / "memory.json").write_text(json.dumps(proof, indent=1) + "\n")
+    record_proof("memory", proof)
     assert "spikewatch_gpu_up" in page
     assert max(slope, whole) < MAX_SLOPE, proof
     assert resident.max() < 90_000, (

@@ -30,27 +30,21 @@ def measured(bench, tmp_path):
     return json.loads(file.read_text())
 
 
-def keep(name, what, rows):
-    """Writes the figures with the commit they belong to."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    date = subprocess.run(["date", "-u", "+%Y-%m-%dT%H:%M:%SZ"], capture_output=True, text=True, check=False).stdout
-    content = {"what": what, "commit": commit.strip(), "date": date.strip(), "rows": rows}
-    (ROOT / "docs/proof" / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
-
-
 @pytest.mark.timeout(900)
-def test_the_read_probe_reaches_85_percent_of_fio(tmp_path):
+def test_the_read_probe_reaches_85_percent_of_fio(tmp_path, record_proof):
     if shutil.which("fio") is None:
         pytest.skip("fio is not installed (Debian: apt-get install fio)")
     if not features.probe().works:
         pytest.skip(f"io_uring may not be used here: {features.probe().reason}")
     rows = measured("io_probe", tmp_path)
-    keep("io_probe", "direct random reads of 1 GiB, 128 KiB blocks, depth 32; nine pairs in turns", rows)
+    what = "direct random reads of 1 GiB, 128 KiB blocks, depth 32; nine pairs in turns"
+    record_proof("io_probe", {"what": what, "rows": rows})
     assert rows["ours over fio's, median of 9 pairs"]["value"] >= 0.85
 
 
 @pytest.mark.timeout(900)
-def test_a_backlog_is_typed_at_50_megabytes_a_second(tmp_path):
+def test_a_backlog_is_typed_at_50_megabytes_a_second(tmp_path, record_proof):
     rows = measured("nccl_backlog", tmp_path)
-    keep("nccl_backlog", "files to events to counters, by CPU time; 60 MB each, median of five", rows)
+    what = "files to events to counters, by CPU time; 60 MB each, median of five"
+    record_proof("nccl_backlog", {"what": what, "rows": rows})
     assert {name for name, row in rows.items() if not row["ok"]} == set()

@@ -1,18 +1,15 @@
 """Fifty sidecars come and go while one real training goes on: nothing raised, nothing lost, nothing left behind."""
 
 import gc
-import json
 import os
 import shutil
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -177,31 +174,25 @@ def check(sidecars, watched, plain):
 
 
 @pytest.mark.proof
-def test_fifty_sidecars_come_and_go_and_the_training_is_bit_by_bit_the_same():
+def test_fifty_sidecars_come_and_go_and_the_training_is_bit_by_bit_the_same(record_proof):
     sidecars, watched, plain = story(50)
     check(sidecars, watched, plain)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    (ROOT / "docs" / "proof" / "restarts.json").write_text(
-        json.dumps(
-            {
-                "what": "a real training while 50 sidecars come and go; the same steps without the client afterwards",
-                "commit": commit.strip(),
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "restarts": sidecars.restarts,
-                "ends": {end: sum(ENDS[n % len(ENDS)] == end for n in range(sidecars.restarts)) for end in ENDS},
-                "steps": watched[2],
-                "epochs": len(watched[3]),
-                "exceptions": 0,
-                "client_errors": watched[4],
-                "weights_random_state_and_order_equal": watched[:4] == plain[:4],
-                "reconnected_after_s": {
-                    "median": round(statistics.median(sidecars.reconnected), 3),
-                    "slowest": round(max(sidecars.reconnected), 3),
-                },
-                "descriptors_first_and_last": [sidecars.held[0][0], sidecars.held[-1][0]],
-                "threads_first_and_last": [sidecars.held[0][1], sidecars.held[-1][1]],
+    record_proof(
+        "restarts",
+        {
+            "what": "a real training while 50 sidecars come and go; the same steps without the client afterwards",
+            "restarts": sidecars.restarts,
+            "ends": {end: sum(ENDS[n % len(ENDS)] == end for n in range(sidecars.restarts)) for end in ENDS},
+            "steps": watched[2],
+            "epochs": len(watched[3]),
+            "exceptions": 0,
+            "client_errors": watched[4],
+            "weights_random_state_and_order_equal": watched[:4] == plain[:4],
+            "reconnected_after_s": {
+                "median": round(statistics.median(sidecars.reconnected), 3),
+                "slowest": round(max(sidecars.reconnected), 3),
             },
-            indent=2,
-        )
-        + "\n"
+            "descriptors_first_and_last": [sidecars.held[0][0], sidecars.held[-1][0]],
+            "threads_first_and_last": [sidecars.held[0][1], sidecars.held[-1][1]],
+        },
     )
