@@ -1,13 +1,17 @@
 """A loop that accumulates over a loader of every kind, and the steps that the loop without us would make."""
 
 import random
+import sys
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import spikewatch
 from spikewatch.refusal import Refused
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 SAMPLES, OWN, ACCUMULATION = 90, 8, 2
 

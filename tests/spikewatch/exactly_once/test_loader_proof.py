@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from loop_changes import KINDS
 
 import spikewatch
 
@@ -17,7 +18,6 @@ pytestmark = [
 ]
 
 RUNS, PASSES = 300, 2
-KINDS = ("plain", "drop_last", "shuffled", "generator", "distributed", "own batch sampler")
 VALUES = {
     "num_workers": (0, 1, 2, 3),
     "prefetch_factor": (1, 2, 3, 7),
