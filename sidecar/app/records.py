@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from sidecar.app.selfmetrics import METRICS as OWN
+from sidecar.app.selfmetrics import PRICE
 from sidecar.collectors.runner import METRICS as RUNNER
 from sidecar.model import JSON, Evidence, MetricInfo
 from sidecar.outputs.alertmanager import METRICS as NOTIFIER
@@ -37,6 +38,7 @@ def catalogue(registry: Registry) -> tuple[MetricInfo, ...]:
         *RESPONSES,
         *SAVINGS,
         *OWN,
+        *PRICE,
         *EXPOSITION,
     )
     return tuple({info.name: info for info in everything}.values())

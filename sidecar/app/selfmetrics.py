@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from sidecar import __version__
 from sidecar.alerting.manager import ManagerStats
 from sidecar.model import MetricInfo, Sample
+from sidecar.settings import Settings
 from sidecar.store import Stats
 
 METRICS: tuple[MetricInfo, ...] = (
@@ -35,6 +36,26 @@ METRICS: tuple[MetricInfo, ...] = (
     MetricInfo("spikewatch_store_rejected_samples_total", "counter", "", "Samples refused.", ("reason",)),
     MetricInfo("spikewatch_store_refused_series_total", "counter", "", "Series refused because a limit was hit."),
 )
+
+PRICE: tuple[MetricInfo, ...] = (
+    MetricInfo(
+        "spikewatch_usd_per_gpu_hour",
+        "gauge",
+        "",
+        "Price of a GPU for an hour in US dollars, as configured; absent where it is not.",
+    ),
+    MetricInfo(
+        "spikewatch_priced_gpus", "gauge", "", "GPUs of this pod the price is for; absent where not configured."
+    ),
+)
+"""Settings that rules reckon with: the sidecar writes them into the store, where rules can read them."""
+
+
+def price(settings: Settings) -> Iterable[Sample]:
+    """The metrics named in PRICE. What is not configured is left out: no price is not a price of nothing."""
+    for name, value in (("usd_per_gpu_hour", settings.usd_per_gpu_hour), ("priced_gpus", settings.gpus)):
+        if value is not None:
+            yield Sample(f"spikewatch_{name}", (), float(value))
 
 
 class Vitals:

@@ -26,7 +26,7 @@ from sidecar.app.files import claim
 from sidecar.app.lines import Lines
 from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
-from sidecar.app.selfmetrics import Vitals
+from sidecar.app.selfmetrics import Vitals, price
 from sidecar.clock import Clock
 from sidecar.collectors.gpu import dcgm
 from sidecar.collectors.runner import Runner, status_samples
@@ -86,6 +86,7 @@ class Sidecar:
         self.channel = TrainerChannel(run_dir / "trainer.sock", self.store, clock, allowed_uids=allowed)
         self._channel_state = Recorder(self.store, "channel")
         self._responder_state = Recorder(self.store, "responder")  # in the store, so that rules can be about it
+        self._price = Recorder(self.store, "settings")
         self.savings = Savings()
         self.journal = Journal(self.db, write_line=write_line or Lines().write, on_entry=self.savings.take)
         egress = settings.egress
@@ -207,6 +208,7 @@ class Sidecar:
         self.vitals.ticks += 1
         self._part("trainer", lambda: self._listen(now))
         self._part("collectors", lambda: self.collectors.tick(now))
+        self._part("settings", lambda: self._price.record(price(self._settings), now))
         self._part("alerting", lambda: self._evaluate(now))
         self._part("responses", lambda: self.control.tick(now))
         self._part("responses", lambda: self.responder.tick(now))

@@ -298,3 +298,20 @@ def test_what_responses_stopped_doing_is_a_series_that_a_rule_can_be_about(sidec
     tick(sidecar, 3)
     assert page(sidecar)["spikewatch_kill_switch_on"] == 1
     assert [a.name for a in sidecar.manager.alerts()] == ["Stopped"]
+
+
+def test_the_price_of_a_gpu_is_a_series_that_a_rule_can_reckon_with_and_no_price_is_no_series(sidecar, folder):
+    rule = {"record": "waste", "expr": "0.3 * spikewatch_usd_per_gpu_hour * spikewatch_priced_gpus"}
+    folder.write("one.rules.yaml", {"groups": [{"name": "g", "rules": [rule]}]})
+    sidecar.run(sidecar.reload())
+    tick(sidecar, 3)
+    assert not {"waste", "spikewatch_usd_per_gpu_hour", "spikewatch_priced_gpus"} & page(sidecar).keys()
+    folder.config(usd_per_gpu_hour=2.5, gpus=8)
+    sidecar.run(sidecar.reload())
+    tick(sidecar, 3)
+    assert page(sidecar)["spikewatch_usd_per_gpu_hour"] == 2.5
+    assert page(sidecar)["waste"] == pytest.approx(6)
+    folder.config(usd_per_gpu_hour=2.5)
+    sidecar.run(sidecar.reload())
+    tick(sidecar, 2)
+    assert not {"waste", "spikewatch_priced_gpus"} & page(sidecar).keys()
