@@ -30,7 +30,7 @@ from sidecar.errors import ConfigError, Problem
 from sidecar.yamlfile import Document
 
 SHIPPED = "shipped:"
-"""Prefix of a glob that names files shipped with spikewatch, e.g. `shipped:*.rules.yaml`."""
+"""Prefix of a glob that names files shipped with spikewatch, e.g. `shipped:**/*.rules.yaml`."""
 
 _ENV = "SPIKEWATCH_"
 _NOT_SETTINGS = frozenset(
@@ -195,7 +195,7 @@ class Settings(_Closed):
     state_dir: FilePath = Path("/var/lib/spikewatch")
     run_dir: FilePath = Path("/run/spikewatch")
     trainer_uids: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
-    rules: tuple[str, ...] = (SHIPPED + "*.rules.yaml",)
+    rules: tuple[str, ...] = (SHIPPED + "**/*.rules.yaml",)
     responses: tuple[str, ...] = (SHIPPED + "responses.yaml",)
     caps: FilePath | None = None
     kill_switch: FilePath | None = None

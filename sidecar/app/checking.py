@@ -155,7 +155,7 @@ def _groups(documents: Iterable[Document]) -> list[RuleGroup]:
 
 
 def _shipped() -> list[RuleGroup]:
-    return list(load_rules(sorted(shipped_folder().glob("*.rules.yaml"))).groups)
+    return list(load_rules(sorted(shipped_folder().glob("**/*.rules.yaml"))).groups)
 
 
 def _count(number: int, noun: str) -> str:

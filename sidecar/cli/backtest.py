@@ -70,7 +70,7 @@ def backtest(
         raise click.UsageError("say where the samples are: --data FILE or --prometheus URL")
     sent = sent_headers(headers, token_file)
     try:
-        groups = load_rules(rules or sorted(shipped_folder().glob("*.rules.yaml"))).groups
+        groups = load_rules(rules or sorted(shipped_folder().glob("**/*.rules.yaml"))).groups
         with ExitStack() as stack:
             source = _source(stack, data, prometheus, sent, reads(groups), step)
             begin, until = _between(source, start, end)

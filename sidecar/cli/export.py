@@ -58,7 +58,7 @@ def export(
 
     object_labels = dict(pair(text, "=", "NAME=VALUE") for text in labels)
     try:
-        sources = files or sorted(shipped_folder().glob("*.rules.yaml"))
+        sources = files or sorted(shipped_folder().glob("**/*.rules.yaml"))
         documents = [Document.read(path) for path in sources]
         changes = load_overrides(Document.read(overrides), load_rules(documents).groups) if overrides else ()
         exported = [read(document, scrape_interval or 0, changes) for document in documents]
