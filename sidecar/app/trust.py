@@ -48,7 +48,7 @@ def built_on(response: Response, groups: Iterable[RuleGroup]) -> Iterator[str]:
     yield from response.verify.abort_if
     for group in groups:
         for rule in group.rules:
-            if rule.is_alert and _may_answer(response, rule):
+            if rule.is_alert and may_answer(response, rule):
                 yield rule.expr
 
 
@@ -70,7 +70,7 @@ def trusted(
     return LoadedResponses(tuple(out), tuple(warnings))
 
 
-def _may_answer(response: Response, rule: Rule) -> bool:
+def may_answer(response: Response, rule: Rule) -> bool:
     """By the labels that are known before it fires; others may have any value."""
     labels: Mapping[str, str] = {
         **{name: text for name, text in rule.label_texts if "{{" not in text},

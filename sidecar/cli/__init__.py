@@ -1,4 +1,4 @@
-"""The command line: `spikewatch run | demo | check | test | query | backtest | export | doctor | parse | version`."""
+"""The command line: `spikewatch run | demo | check | test | query | rules | export | doctor | …`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _COMMANDS = {
     "kill-switch": "sidecar.cli.kill_switch:kill_switch",
     "backtest": "sidecar.cli.backtest:backtest",
     "export": "sidecar.cli.export:export",
+    "rules": "sidecar.cli.rules:rules",
     "plugins": "sidecar.cli.plugins:plugins",
     "drill": "sidecar.cli.drill:drill",
     "doctor": "sidecar.cli.doctor:doctor",

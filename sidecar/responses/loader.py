@@ -23,6 +23,7 @@ from sidecar.responses.shapes import (
     ModeText,
     NamedIntervals,
     ResponseShape,
+    VerifyShape,
 )
 from sidecar.responses.statistics import Goal
 from sidecar.responses.timeintervals import TimeInterval
@@ -31,6 +32,11 @@ from sidecar.yamlfile import Document
 _SHORTEST_MS = 9_000  # nine samples taken once a second bound the eight increments a verdict takes at least
 
 _KINDS = {"matrix": "range vector"}
+
+_NOTES = "notes"
+"""The actuator that changes nothing, so that there is nothing to verify."""
+
+_NOTHING = VerifyShape(expr="vector(0)", goal="increase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +149,15 @@ class _Loader:
         active = self._named(path, raw, "active_time_intervals")
         muted = self._named(path, raw, "mute_time_intervals")
         self._exprs(path, raw.get("verify"), shape)
+        if shape is not None and shape.verify is None and self._changes_something(shape.remediation):
+            self.problems.append(self._document.problem(path, f"responses.{i}.verify: Field required", key=True))
         if shape is None or params is None or any(p.level == "error" for p in self.problems[before:]):
             return None
         return _response(shape, found, params, active, muted)
+
+    def _changes_something(self, remediation: str) -> bool:
+        found = self._remediations.get(remediation)
+        return found is None or found.actuator != _NOTES
 
     def check_names(self, responses: list[Response | None]) -> None:
         """Names are identities: limits, breakers and records hang on them."""
@@ -217,15 +229,16 @@ class _Loader:
                 self._compiled((*path, "verify", "guards", j, "expr"), value["expr"], counts=False)
         expr = verify.get("expr")
         longest = self._compiled((*path, "verify", "expr"), expr) if isinstance(expr, str) else None
-        if shape is not None:
-            for name, length in (("baseline", shape.verify.baseline), ("window", shape.verify.window)):
+        shown = None if shape is None else shape.verify
+        if shown is not None:
+            for name, length in (("baseline", shown.baseline), ("window", shown.window)):
                 if length < _SHORTEST_MS:
                     self._warn(
                         (*path, "verify", name),
                         f"{name} of {durations.text(length)}: a verdict takes at least 8 samples, more than that holds"
                         " where a sample is taken once a second; the response would never act",
                     )
-        if longest is not None and shape is not None and shape.verify.window < longest:
+        if longest is not None and shown is not None and shown.window < longest:
             self._warn(
                 (*path, "verify", "window"),
                 f"shorter than the {durations.text(longest)} range in expr: it settles for longer than it measures",
@@ -258,7 +271,7 @@ def _response(
     active: tuple[TimeInterval, ...],
     muted: tuple[TimeInterval, ...],
 ) -> Response:
-    verify, limits = shape.verify, shape.limits
+    verify, limits = shape.verify or _NOTHING, shape.limits
     return Response(
         name=shape.name,
         matchers=found,

@@ -107,7 +107,7 @@ class ResponseShape(Closed):
     approval: ApprovalShape = ApprovalShape()
     active_time_intervals: list[str] = []
     mute_time_intervals: list[str] = []
-    verify: VerifyShape
+    verify: VerifyShape | None = None  # the loader asks for it where there is something to verify
     limits: LimitsShape = LimitsShape()
 
 

@@ -1,8 +1,10 @@
 """What the tests of the rule tools share: the command line in process, a real Prometheus over given samples."""
 
+import asyncio
 import os
 import socket
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import sidecar.cli
+from sidecar.api import routes
+from sidecar.api.server import Server
+from sidecar.api.services import Data, Services
 from sidecar.errors import SpikewatchError
 from sidecar.history.api import QueryApi
 
@@ -91,3 +96,35 @@ def answering(url, timeout_s=20):
             except SpikewatchError:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+
+
+async def no_reload():
+    return ()
+
+
+@pytest.fixture
+def sidecar_over():
+    """The address of an API over a store whose time is `now_ms`."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    servers = []
+
+    def start(store, now_ms):
+        services = Services(
+            page=lambda accept: (b"", "text/plain"),
+            not_ready=lambda: "",
+            reload=no_reload,
+            alerts=lambda: (),
+            data=Data(store, lambda: now_ms),
+        )
+        servers.append(Server(routes.full(services), "127.0.0.1", 0))
+        asyncio.run_coroutine_threadsafe(servers[-1].start(), loop).result(10)
+        return "http://{}:{}".format(*servers[-1].address)
+
+    yield start
+    for server in servers:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()

@@ -1,50 +1,13 @@
 """The tools ask a sidecar's own API, over a real connection."""
 
-import asyncio
 import json
-import threading
 
 import pytest
 
-from sidecar.api import routes
-from sidecar.api.server import Server
-from sidecar.api.services import Data, Services
 from sidecar.model import STALE
 from sidecar.store import Store
 
 T0 = 1_700_000_000_000
-
-
-async def no_reload():
-    return ()
-
-
-@pytest.fixture
-def sidecar_over():
-    """The address of an API over a store whose time is `now_ms`."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    servers = []
-
-    def start(store, now_ms):
-        services = Services(
-            page=lambda accept: (b"", "text/plain"),
-            not_ready=lambda: "",
-            reload=no_reload,
-            alerts=lambda: (),
-            data=Data(store, lambda: now_ms),
-        )
-        servers.append(Server(routes.full(services), "127.0.0.1", 0))
-        asyncio.run_coroutine_threadsafe(servers[-1].start(), loop).result(10)
-        return "http://{}:{}".format(*servers[-1].address)
-
-    yield start
-    for server in servers:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    loop.close()
 
 
 @pytest.fixture

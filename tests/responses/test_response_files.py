@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from remediations.annotate_only import AnnotateOnly
 from remediations.dataloader_prefetch import DataloaderPrefetch, Params
 from sidecar.errors import ConfigError
 from sidecar.responses.loader import load_caps, load_responses
@@ -108,6 +109,15 @@ def test_a_mistake_is_refused_with_its_place(old, new, expected):
     found = problems(GOOD.replace(old, new))
     assert len(found) == 1
     assert found[0].startswith(f"responses.yaml:{expected}")
+
+
+def test_what_changes_something_says_how_it_is_judged_and_a_note_need_not():
+    entry = "responses: [{name: a, match: [alertname=X], remediation: %s}]"
+    (problem,) = problems(entry % "dataloader_prefetch")
+    assert problem == "responses.yaml:1:13: error: responses.0.verify: Field required"
+    document = Document("responses.yaml", entry % "annotate_only, with: {note: ask ada}")
+    (note,) = load_responses(document, {"annotate_only": AnnotateOnly()}).responses
+    assert (note.params.note, note.verify.abort_if, note.verify.guards) == ("ask ada", (), ())
 
 
 def test_all_mistakes_of_all_responses_are_listed_at_once():

@@ -126,7 +126,7 @@ def waits(rules: Path, responses: Path) -> Waits:
     except (StopIteration, LookupError, TypeError, AttributeError):
         raise ConfigError([rule_file.problem((), f"the scenario is about {ALERT}: no such alert is here")]) from None
     try:
-        verify = [response["verify"] for response in response_file.value["responses"]]
+        verify = [response["verify"] for response in response_file.value["responses"] if "verify" in response]
         longest = [max(durations.parse(v.get(name, "180s")) for v in verify) for name in ("baseline", "window")]
     except (LookupError, TypeError, AttributeError, ValueError):
         text = "no responses with a `verify`: `spikewatch check` tells more"
