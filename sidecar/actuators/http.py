@@ -15,14 +15,15 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-import httpx
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sidecar.actuators.egress import EgressList
 from sidecar.clock import Clock
 from sidecar.errors import ChannelError
 from sidecar.model import ChangeState, Knob, KnobValue, Order, Outcome, TrainerIdentity
+
+if TYPE_CHECKING:
+    import httpx
 
 REQUEST = "request"
 MAX_CHANGES = 64  # remembered; the oldest that are over go first
@@ -204,6 +205,8 @@ class HttpActuator:
 
     async def _post(self, url: str, body: Mapping[str, Any]) -> str:
         """Empty when it was answered with 2xx, else why not (snake_case)."""
+        import httpx  # 3 MB of memory that only a sidecar with something to ask pays
+
         if self._client is None:
             self._client = httpx.AsyncClient(
                 transport=self._transport, timeout=self._timeout_s, trust_env=False, follow_redirects=False

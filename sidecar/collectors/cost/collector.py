@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
 from sidecar.collectors.cost import trends
@@ -24,6 +23,9 @@ from sidecar.errors import CollectError, ConfigError
 from sidecar.hooks import CollectorSettings
 from sidecar.model import Availability, MetricInfo, Sample, Status, labels_of
 from sidecar.settings import Duration
+
+if TYPE_CHECKING:
+    import httpx
 
 _TRENDS = (Category.VCPU, Category.GPU, Category.EGRESS)
 
@@ -155,6 +157,8 @@ class CostCollector:
             yield "aws", self._aws_rows(today)
 
     def _opencost_rows(self, efficiency: dict[datetime, Efficiency]) -> Iterator[CostRow | RowProblem]:
+        import httpx
+
         s = self._settings
         with httpx.Client(base_url=s.opencost, timeout=60, transport=self._transport, trust_env=False) as client:
             reader = OpenCost(client, currency=s.currency)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 WINDOW = 'max(spikewatch_trainer_phase{phase=~"checkpoint|eval"}) == 1'
 XID = "sum(increase(spikewatch_gpu_xid_errors_total[10m])) > 0"
@@ -36,7 +38,11 @@ class Asker:
 
     def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
         self._url = url
-        self._client = httpx.Client(base_url=url, timeout=2.0, transport=transport, trust_env=False) if url else None
+        self._client: httpx.Client | None = None
+        if url:
+            import httpx  # 3 MB of memory that only a sidecar with something to ask pays
+
+            self._client = httpx.Client(base_url=url, timeout=2.0, transport=transport, trust_env=False)
 
     def known(self) -> Known:
         """Before a turn."""
@@ -60,6 +66,8 @@ class Asker:
     def _value(self, expr: str) -> float | None:
         if self._client is None:
             return None
+        import httpx
+
         try:
             answer = self._client.get("/api/v1/query", params={"query": expr})
             result = answer.json()["data"]["result"]
