@@ -129,6 +129,16 @@ METRICS: tuple[MetricInfo, ...] = (
             ("readahead_bytes", "bytes", "How far the kernel reads ahead."),
         )
     ),
+    _info(
+        "io_offload_device_bytes_total",
+        "bytes",
+        "Bytes moved to and from devices that parameters are offloaded to (offload_paths), whoever asked for it: an "
+        "upper bound.",
+        ("device", "direction"),
+        _DISK,
+        "node",
+        "estimated",
+    ),
     *(
         _info(f"io_nfs_{name}", unit, text, labels, _NFS, "node", "exact", LAYOUT)
         for name, unit, text, labels in (

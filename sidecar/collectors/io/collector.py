@@ -11,6 +11,7 @@ from pydantic import Field
 from sidecar.collectors.io import devices, features, nfs, pressure
 from sidecar.collectors.io.catalogue import METRICS
 from sidecar.collectors.io.files import DataFile, PageCache, choose, named, opened
+from sidecar.collectors.io.offload import Offload
 from sidecar.collectors.io.prober import Prober, ReadProbeSettings
 from sidecar.collectors.io.rings import Rings
 from sidecar.collectors.io.targets import targets
@@ -29,9 +30,12 @@ _SHARED = "set shareProcessNamespace: true in the pod's spec, and run the sideca
 class IoSettings(CollectorSettings):
     """`collectors: {io: …}`."""
 
+    globs: ClassVar[tuple[str, ...]] = ("files", "offload_paths")
+
     worth: int = Field(60, ge=0, le=100)
     commands: tuple[str, ...] = ()  # processes to look at; none given: all of the pod's but the sidecar's own
     files: tuple[str, ...] = ()  # globs of the dataset; none given: what the pod's processes have open for reading
+    offload_paths: tuple[str, ...] = ()  # folders that parameters or optimizer states are offloaded to
     read_probe: ReadProbeSettings = ReadProbeSettings()
     proc_root: Path = Path("/proc")
     sys_root: Path = Path("/sys")
@@ -52,6 +56,8 @@ class IoCollector:
         self._usage = Usage(self._root)
         self._cache = PageCache()
         self._prober = Prober(settings.read_probe)
+        self._offload = Offload([Path(p) for p in settings.offload_paths], settings.sys_root, settings.proc_root)
+        self._turns: dict[str, int] = {}  # device → when it was last measured
         self._feature: features.Feature | None = None
         self._processes: list[Process] = []
         self._files: list[DataFile] = []
@@ -68,7 +74,8 @@ class IoCollector:
                 Part("usage", TICK, self._used),
                 Part("rings", TICK, self._ringed),
                 Part("pressure", TICK, self._pressed),
-                Part("devices", TICK, lambda now: devices.samples(self._devices)),
+                Part("devices", TICK, self._busy),
+                Part("offload", TICK, self._offload.samples),
                 Part("probe", TICK, self._probed),
             ],
         )
@@ -121,6 +128,9 @@ class IoCollector:
         if self._cache.problem:
             fix = "run the sidecar as the owner of the data, on Linux 6.5 or newer"
             yield Finding("page cache", Status(Availability.DEGRADED, "cachestat_refused", fix), self._cache.problem)
+        for path in self._offload.missing:
+            fix = "mount it into the pod from a local disk, or take it out of offload_paths"
+            yield Finding(f"offload to {path}", Status(Availability.DEGRADED, "no_block_device", fix))
         if self._settings.read_probe.enabled and self._prober.problem:
             yield Finding("read probe", Status(Availability.DEGRADED, "read_probe_failed"), self._prober.problem)
 
@@ -134,6 +144,7 @@ class IoCollector:
         except OSError as e:
             raise CollectError(self.name, "proc_unreadable", f"{self._root}: {e.strerror}") from e
         self._rings.discover(self._processes)
+        self._offload.look(self._processes)
         if not self._settings.files:
             self._files = choose(opened(self._root, self._processes), seed=now_ms)
         elif self._listed_ms is None or now_ms - self._listed_ms >= _LIST_MS:
@@ -145,7 +156,13 @@ class IoCollector:
             self._feature = features.probe(self._root)
         yield Sample("spikewatch_io_uring_allowed", (), float(self._feature.works))
 
+    def _busy(self, now_ms: int) -> Iterator[Sample]:
+        every = {device.name: device for device in (*self._devices, *self._offload.devices())}
+        return devices.samples(every.values())
+
     def _residency(self, now_ms: int) -> Iterator[Sample]:
+        if self._settings.read_probe.enabled:
+            self._offload.list_files()
         if self._files:
             yield from self._cache.samples(self._files)
 
@@ -188,8 +205,19 @@ class IoCollector:
             self._share = (seconds - before[1]) * 1000 / (now_ms - before[0])
 
     def _probed(self, now_ms: int) -> Iterator[Sample]:
-        device = self._devices[0].name if len(self._devices) == 1 else ""
-        self._prober.visit(now_ms, self._files, device, self._share)
+        """One device at a time, the one not measured for longest of those that something seems to wait for."""
+        data = self._devices[0].name if len(self._devices) == 1 else ""
+        waits = {data: (self._files, self._share)}
+        for device, files, busy in self._offload.measurable():
+            # waiting for asynchronous requests is no pressure to the kernel, so a busy device is a suspicion, too
+            waits[device] = (files or waits.get(device, ([], None))[0], max(busy, self._share or 0.0))
+        limit = self._settings.read_probe.pressure
+        asking = [device for device, (files, share) in waits.items() if files and share is not None and share >= limit]
+        device = min(asking, key=lambda name: self._turns.get(name, 0), default=data)
+        idle = not self._prober.busy
+        self._prober.visit(now_ms, waits[device][0], device, waits[device][1])
+        if idle and self._prober.busy:
+            self._turns[device] = now_ms
         return self._prober.samples()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,14 +28,24 @@ def devices_of(numbers: Iterable[tuple[int, int]], sys_root: Path, proc_root: Pa
     """
     sources = _sources(proc_root)
     found: dict[str, Device] = {}
-    for major, minor in set(numbers):
-        folder = sys_root / "dev/block" / f"{major}:{minor}"
-        if not folder.exists():
-            source = sources.get(f"{major}:{minor}", "")
-            folder = sys_root / "class/block" / os.path.basename(source) if source.startswith("/dev/") else folder
-        for device in _disks(folder, 0):
+    for number in set(numbers):
+        for device in _disks(_folder(number, sys_root, sources), 0):
             found[device.name] = device
     return sorted(found.values(), key=lambda device: device.name)
+
+
+def device_of(number: tuple[int, int], sys_root: Path, proc_root: Path = Path("/proc")) -> Device | None:
+    """The disk, or stacked device, that a file system is on, of a partition the whole disk; None: it is on none."""
+    return next(_disks(_folder(number, sys_root, _sources(proc_root)), 0), None)
+
+
+def _folder(number: tuple[int, int], sys_root: Path, sources: Mapping[str, str]) -> Path:
+    name = f"{number[0]}:{number[1]}"
+    folder = sys_root / "dev/block" / name
+    if folder.exists():
+        return folder
+    source = sources.get(name, "")
+    return sys_root / "class/block" / os.path.basename(source) if source.startswith("/dev/") else folder
 
 
 def _disks(folder: Path, depth: int) -> Iterator[Device]:
