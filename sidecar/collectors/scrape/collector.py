@@ -85,6 +85,30 @@ METRICS: tuple[MetricInfo, ...] = (
         "exact",
         HTTP,
     ),
+    # The names that shipped rules read of foreign pages. Relabelling or a rule of the user's gives them; the labels are
+    # the page's.
+    MetricInfo(
+        "spikewatch_gateway_cache_hit_ratio",
+        "gauge",
+        "ratio",
+        "Share of lookups that a gateway's cache answered: made of what is scraped, see scrape.md.",
+        (),
+        "HTTP",
+        "cluster",
+        "averaged",
+        HTTP,
+    ),
+    MetricInfo(
+        "spikewatch_trace_sampling_ratio",
+        "gauge",
+        "ratio",
+        "Share of traces that are kept: made of what is scraped, see scrape.md.",
+        (),
+        "HTTP",
+        "cluster",
+        "averaged",
+        HTTP,
+    ),
 )
 
 
