@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sidecar.hooks import Handle, Sink
 from sidecar.model import STALE, Labels, Sample
@@ -22,6 +22,8 @@ class Recorder:
         self._sink = sink
         self._producer = producer
         self._handles: dict[_Key, Handle] = {}
+        # The newest tick: metric, labels, block, column. None: it says nothing about the next.
+        self._order: list[tuple[str, Labels, int, int]] | None = None
         self.refused = 0
         self.duplicates = 0
 
@@ -31,7 +33,33 @@ class Recorder:
 
     def record(self, samples: Iterable[Sample], t_ms: int) -> None:
         """Everything seen at `t_ms`. A series of the previous tick that is not among it ends here."""
+        found = samples if isinstance(samples, list | tuple) else list(samples)
+        slots = self._again(found)
+        if slots is None:
+            slots = self._place_all(found)
+        for block, values in slots.items():
+            self._sink.push(block, t_ms, values)
+
+    def _again(self, samples: Sequence[Sample]) -> dict[int, dict[int, float]] | None:
+        """The slots where the same series came as the last time, in the same order, as they mostly do; else None.
+
+        To compare labels costs a tenth of what it costs to look them up: nothing remembers the hash of a tuple.
+        """
+        if self._order is None or len(samples) != len(self._order):
+            return None
         slots: dict[int, dict[int, float]] = {}
+        for (metric, labels, block, column), sample in zip(self._order, samples, strict=True):
+            if sample.labels != labels or sample.metric != metric:
+                return None
+            slot = slots.get(block)
+            if slot is None:
+                slot = slots[block] = {}
+            slot[column] = sample.value
+        return slots
+
+    def _place_all(self, samples: Sequence[Sample]) -> dict[int, dict[int, float]]:
+        slots: dict[int, dict[int, float]] = {}
+        order: list[tuple[str, Labels, int, int]] = []
         present: dict[_Key, Handle] = {}
         for sample in samples:
             key = (sample.metric, sample.labels)
@@ -42,13 +70,15 @@ class Recorder:
                 self.refused += 1
                 continue
             present[key] = handle
+            order.append((*key, handle.block, handle.column))
             slots.setdefault(handle.block, {})[handle.column] = sample.value
         for key, handle in self._handles.items():
             if key not in present:
                 slots.setdefault(handle.block, {})[handle.column] = STALE
-        for block, values in slots.items():
-            self._sink.push(block, t_ms, values)
         self._handles = present
+        # With a series twice, or one without a place, every tick is counted anew.
+        self._order = order if len(present) == len(samples) else None
+        return slots
 
     def end(self, t_ms: int) -> None:
         """Ends every series: nothing is known any more."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from sidecar.collectors.commands import DETAIL_LIMIT, Commands, Key, Usage, descendants
 from sidecar.collectors.procfs import Process, StatFiles, boot_time, count_fds, pids, self_pid, voluntary_switches
 from sidecar.collectors.tiers import SLOW
 from sidecar.errors import CollectError
@@ -17,14 +17,7 @@ from sidecar.hooks import CollectorSettings
 from sidecar.model import Availability, Evidence, Labels, MetricInfo, Sample, Status
 from sidecar.settings import Duration
 
-OTHER = "other"  # the command of everything beyond `max_commands`
-
-# A listing of a process's descriptors costs up to 0.3 ms: a node's whole process list would take the interval.
-DETAIL_LIMIT = 500
-
 _BY_COMMAND = ("role", "command")
-
-
 _KERNEL = Evidence("device", "2026-11-29", "Linux 6.18")
 
 
@@ -40,17 +33,6 @@ class ProcessSettings(CollectorSettings):
     interval: Duration = Field(5_000, ge=50)
     proc_root: Path = Path("/proc")
     max_commands: int = Field(32, ge=1, le=1000)  # label values for each role; the rest is summed as "other"
-
-
-@dataclass(slots=True)
-class _Usage:
-    """What one command of one role uses now."""
-
-    processes: int = 0
-    threads: int = 0
-    rss_bytes: int = 0
-    fds: int | None = 0  # None once one of its processes denied them
-    cpu_seconds: float = field(default=0.0)
 
 
 class ProcessCollector:
@@ -92,14 +74,13 @@ class ProcessCollector:
 
     def __init__(self, settings: ProcessSettings) -> None:
         self._root = settings.proc_root
-        self._max_commands = settings.max_commands
         self._ticks = float(os.sysconf("SC_CLK_TCK"))
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._cpu: dict[tuple[int, int], int] = {}  # (pid, start) → ticks seen last
         self._stats = StatFiles(settings.proc_root)
-        self._fds: dict[tuple[int, int], int | None] = {}  # (pid, start) → open descriptors
-        self._fds_at_ms: int | None = None
-        self._totals: dict[tuple[str, str], int] = {}  # (role, command) → ticks, also of processes gone by now
+        self._commands = Commands(settings.proc_root, settings.max_commands)
+        self._labels: dict[Key, Labels] = {}
+        self._boot: int | None = None
+        self._boot_at_ms: int | None = None
 
     def probe(self) -> Status:
         """Degraded where only our own processes, or not all of their descriptors, are visible."""
@@ -114,7 +95,7 @@ class ProcessCollector:
                 Availability.DENIED, "proc_denied", "mount proc without hidepid, or run as the trainer's user"
             )
         processes = {p.pid: p for p in self._read(visible)}
-        own = _descendants(processes, self_pid(self._root))
+        own = descendants(processes, self_pid(self._root))
         others = [p for p in processes.values() if p.pid not in own]
         if not own:
             return Status(
@@ -140,15 +121,16 @@ class ProcessCollector:
             visible = pids(self._root)
         except OSError as e:
             raise CollectError(self.name, "proc_unreadable", f"{self._root}: {e.strerror}") from e
-        processes = {p.pid: p for p in self._read(visible)}
+        processes = list(self._read(visible))
         me = self_pid(self._root)
-        self._count(processes, now_ms)
-        usages = self._group(processes, _descendants(processes, me))
-        if me in processes:
-            yield from self._self(processes[me])
-        for (role, command), usage in usages.items():
-            labels = (("command", command), ("role", role))
-            yield from _command(usage, labels)
+        usages = self._commands.update(processes, me, now_ms)
+        for process in processes:
+            if process.pid == me:
+                yield from self._self(process, now_ms)
+        if self._labels.keys() != usages.keys():
+            self._labels = {key: (("command", key[1]), ("role", key[0])) for key in usages}
+        for key, usage in usages.items():
+            yield from self._command(usage, self._labels[key])
 
     def close(self) -> None:
         """Lets go of the stat files."""
@@ -157,7 +139,7 @@ class ProcessCollector:
     def _read(self, visible: list[int]) -> Iterator[Process]:
         return (process for process in self._stats.read(visible) if not process.kernel)
 
-    def _self(self, process: Process) -> Iterator[Sample]:
+    def _self(self, process: Process, now_ms: int) -> Iterator[Sample]:
         yield Sample("spikewatch_process_cpu_seconds_total", (), process.cpu_ticks / self._ticks)
         yield Sample("spikewatch_process_resident_memory_bytes", (), process.rss_pages * self._page)
         yield Sample("spikewatch_process_threads", (), process.threads)
@@ -167,85 +149,15 @@ class ProcessCollector:
         ):
             if value is not None:
                 yield Sample(f"spikewatch_process_{name}", (), value)
-        boot = boot_time(self._root)
-        if boot is not None:
-            yield Sample("spikewatch_process_start_time_seconds", (), boot + process.start_ticks / self._ticks)
+        if self._boot_at_ms is None or now_ms - self._boot_at_ms >= SLOW:  # the kernel counts every interrupt for it
+            self._boot, self._boot_at_ms = boot_time(self._root), now_ms
+        if self._boot is not None:
+            yield Sample("spikewatch_process_start_time_seconds", (), self._boot + process.start_ticks / self._ticks)
 
-    def _group(self, processes: dict[int, Process], own: set[int]) -> dict[tuple[str, str], _Usage]:
-        named = {p.pid: ("sidecar" if p.pid in own else "pod", p.command) for p in processes.values()}
-        self._make_room(set(named.values()))
-        usages: dict[tuple[str, str], _Usage] = {}
-        seen: dict[tuple[int, int], int] = {}
-        for process in processes.values():
-            key = named[process.pid]
-            if key not in self._totals:
-                key = (key[0], OTHER)
-            usage = usages.setdefault(key, _Usage())
-            identity = (process.pid, process.start_ticks)
-            seen[identity] = process.cpu_ticks
-            spent = process.cpu_ticks - self._cpu.get(identity, 0)
-            self._totals[key] = self._totals.get(key, 0) + max(spent, 0)
-            if process.state != "Z":
-                self._add(usage, process)
-        self._cpu = seen
-        for key in self._totals:
-            usages.setdefault(key, _Usage()).cpu_seconds = self._totals[key] / self._ticks
-        return usages
-
-    def _count(self, processes: dict[int, Process], now_ms: int) -> None:
-        """Descriptors of everybody now and then, of newcomers at once: a listing costs more than all other reading."""
-        again = self._fds_at_ms is None or now_ms - self._fds_at_ms >= SLOW
-        if again:
-            self._fds_at_ms = now_ms
-        before, self._fds = self._fds, {}
-        few = len(processes) <= DETAIL_LIMIT
-        for process in processes.values():
-            identity = (process.pid, process.start_ticks)
-            if again or identity not in before:
-                self._fds[identity] = count_fds(self._root, process.pid) if few else None
-            else:
-                self._fds[identity] = before[identity]
-
-    def _add(self, usage: _Usage, process: Process) -> None:
-        usage.processes += 1
-        usage.threads += process.threads
-        usage.rss_bytes += process.rss_pages * self._page
-        fds = self._fds.get((process.pid, process.start_ticks), 0)
-        usage.fds = None if fds is None or usage.fds is None else usage.fds + fds
-
-    def _make_room(self, present: set[tuple[str, str]]) -> None:
-        """Gives every command a total while there is room; commands that are gone make room first."""
-        for role in ("sidecar", "pod"):
-            held = [key for key in self._totals if key[0] == role and key[1] != OTHER]
-            wanted = sorted(key for key in present if key[0] == role and key not in self._totals)
-            gone = [key for key in held if key not in present]
-            excess = len(held) + len(wanted) - self._max_commands
-            for key in gone[: max(excess, 0)]:
-                del self._totals[key]
-                held.remove(key)
-            for key in wanted[: self._max_commands - len(held)]:
-                self._totals[key] = 0
-
-
-def _command(usage: _Usage, labels: Labels) -> Iterator[Sample]:
-    yield Sample("spikewatch_command_processes", labels, usage.processes)
-    yield Sample("spikewatch_command_cpu_seconds_total", labels, usage.cpu_seconds)
-    yield Sample("spikewatch_command_resident_memory_bytes", labels, usage.rss_bytes)
-    yield Sample("spikewatch_command_threads", labels, usage.threads)
-    if usage.fds is not None:
-        yield Sample("spikewatch_command_open_fds", labels, usage.fds)
-
-
-def _descendants(processes: dict[int, Process], root: int | None) -> set[int]:
-    """`root` and everything below it; empty where it is not visible."""
-    children: dict[int, list[int]] = {}
-    for process in processes.values():
-        children.setdefault(process.parent, []).append(process.pid)
-    found: set[int] = set()
-    open_ = [root] if root in processes else []
-    while open_:
-        pid = open_.pop()
-        if pid is not None and pid not in found:
-            found.add(pid)
-            open_.extend(children.get(pid, ()))
-    return found
+    def _command(self, usage: Usage, labels: Labels) -> Iterator[Sample]:
+        yield Sample("spikewatch_command_processes", labels, usage.processes)
+        yield Sample("spikewatch_command_cpu_seconds_total", labels, usage.cpu_ticks / self._ticks)
+        yield Sample("spikewatch_command_resident_memory_bytes", labels, usage.rss_pages * self._page)
+        yield Sample("spikewatch_command_threads", labels, usage.threads)
+        if usage.fds is not None:
+            yield Sample("spikewatch_command_open_fds", labels, usage.fds)

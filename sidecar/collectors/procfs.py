@@ -47,8 +47,20 @@ def read_process(root: Path, pid: int) -> Process | None:
     return _process(pid, line)
 
 
+class _StatFile:
+    """An open stat file, and what was read from it last."""
+
+    __slots__ = ("fd", "line", "process")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.line = b""
+        self.process: Process | None = None
+
+
 class StatFiles:
-    """Reads the same processes again and again: a stat file that is kept open costs a third of one opened anew.
+    """Reads the same processes again and again: a stat file that is kept open costs a third of one opened anew, and one
+    that says what it said before is not taken apart again.
 
     An open file belongs to its process: once that has ended reading it fails, also where the number is taken again.
     """
@@ -56,44 +68,47 @@ class StatFiles:
     def __init__(self, root: Path, limit: int = 256) -> None:
         """`limit`: files kept open; processes beyond it are opened each time."""
         self._root, self._limit = str(root), limit
-        self._files: dict[int, int] = {}
+        self._files: dict[int, _StatFile] = {}
 
     def read(self, pids: Iterable[int]) -> list[Process]:
-        """Those of `pids` that can be read now. Call it with all that are there: others are let go of."""
-        files: dict[int, int] = {}
+        """Those of `pids` that can be read now; the same object as before where nothing changed. Call it with all that
+        are there: others are let go of.
+        """
+        files: dict[int, _StatFile] = {}
         before, found = self._files, []
         for pid in pids:
-            fd = before.pop(pid, None)
-            line = None if fd is None else _pread(fd)
+            file = before.pop(pid, None)
+            line = None if file is None else _pread(file.fd)
             if line is None:  # new, or ended and perhaps begun anew under its number
-                if fd is not None:
-                    os.close(fd)
-                fd = self._open(pid)
-                line = None if fd is None else _pread(fd)
-            if fd is None:
+                if file is not None:
+                    os.close(file.fd)
+                file = self._open(pid)
+                line = None if file is None else _pread(file.fd)
+            if file is None:
                 continue
+            if line is not None and line != file.line:
+                file.line, file.process = line, _process(pid, line)
             if line is None or len(files) >= self._limit:
-                os.close(fd)
+                os.close(file.fd)
             else:
-                files[pid] = fd
-            process = None if line is None else _process(pid, line)
-            if process is not None:
-                found.append(process)
-        for fd in before.values():
-            os.close(fd)
+                files[pid] = file
+            if line is not None and file.process is not None:
+                found.append(file.process)
+        for file in before.values():
+            os.close(file.fd)
         self._files = files
         return found
 
-    def _open(self, pid: int) -> int | None:
+    def _open(self, pid: int) -> _StatFile | None:
         try:
-            return os.open(f"{self._root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            return _StatFile(os.open(f"{self._root}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC))
         except OSError:  # ENOENT, ESRCH: ended; EACCES: hidden
             return None
 
     def close(self) -> None:
         """Lets go of every file."""
-        for fd in self._files.values():
-            os.close(fd)
+        for file in self._files.values():
+            os.close(file.fd)
         self._files = {}
 
 

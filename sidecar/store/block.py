@@ -44,6 +44,7 @@ class Block:
         self._ids: list[int] = []  # by column
         self._next_id = 0
         self._columns: dict[int, int] | None = None  # id → column, once they differ
+        self._every: list[int] = []  # all ids, in the order of the columns, while they are the columns
 
     # --- columns ---------------------------------------------------------------------------------------------------
 
@@ -66,6 +67,7 @@ class Block:
                 self._widen()
             self.labels.append(labels)
             self._ids.append(identity)
+            self._every.append(identity)
             if self._columns is not None:
                 self._columns[identity] = column
         self._last_ms[column] = self.newest_ms
@@ -120,6 +122,9 @@ class Block:
         """
         if t_ms < self.newest_ms:
             return len(values), 0, 0
+        if t_ms > self.newest_ms and self._columns is None and list(values) == self._every:
+            self._push_row(t_ms, values)
+            return 0, 0, 0
         columns = np.fromiter(values.keys(), np.int64, len(values))
         numbers = np.fromiter(values.values(), np.float64, len(values))
         unknown = 0
@@ -127,7 +132,7 @@ class Block:
             known = np.fromiter((self._columns.get(c, -1) for c in columns.tolist()), np.int64, len(columns))
             columns, numbers = known[known >= 0], numbers[known >= 0]
             unknown = len(known) - len(columns)
-        elif len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < len(self.labels):
+        elif values and not 0 <= min(values) <= max(values) < len(self.labels):
             inside = (columns >= 0) & (columns < len(self.labels))
             unknown = len(columns) - int(inside.sum())
             columns, numbers = columns[inside], numbers[inside]
@@ -139,13 +144,26 @@ class Block:
             columns, numbers, duplicates = self._merge(row, columns, numbers)
         self.data[row, columns] = numbers
         self._last_ms[columns] = t_ms
-        ends = cells.stale(numbers)
-        if self._ended:
-            self._ended.difference_update(columns[~ends].tolist())
-        if ends.any():
-            self._ended.update(columns[ends].tolist())
-        self.version += 1
+        self._written(columns, numbers)
         return 0, duplicates, unknown
+
+    def _push_row(self, t_ms: int, values: Mapping[int, float]) -> None:
+        """A new slot with a value in every column, in their order: what nearly every push is, at half the price."""
+        width = len(values)
+        numbers = np.fromiter(values.values(), np.float64, width)
+        row = self._open(t_ms)  # may make the ring longer
+        self.data[row, :width] = numbers
+        self._last_ms[:width] = t_ms
+        self._written(None, numbers)
+
+    def _written(self, columns: I64 | None, numbers: F64) -> None:
+        """Notes which series ended and which are there again. `columns` None: all."""
+        if self._ended or cells.may_be_stale(numbers):
+            ends = cells.stale(numbers)
+            where = np.arange(len(numbers)) if columns is None else columns
+            self._ended.difference_update(where[~ends].tolist())
+            self._ended.update(where[ends].tolist())
+        self.version += 1
 
     def _merge(self, row: int, columns: I64, numbers: F64) -> tuple[I64, F64, int]:
         there = self.data[row, columns]

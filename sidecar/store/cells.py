@@ -22,6 +22,7 @@ _EITHER = np.uint64(STALE_BITS >> 1)
 _ONE = np.uint64(1)
 _MISSING = np.uint64(MISSING_BITS)
 _STALE = np.uint64(STALE_BITS)
+_STALE_BYTES = _STALE.tobytes()
 
 MISSING: float = struct.unpack("<d", struct.pack("<Q", MISSING_BITS))[0]
 
@@ -42,6 +43,11 @@ def stale(values: F64) -> Bools:
     """Where the series ended."""
     out: Bools = values.view(np.uint64) == _STALE
     return out
+
+
+def may_be_stale(values: F64) -> bool:
+    """Whether a series may have ended among these: a quick look, now and then wrong, but never when it says no."""
+    return _STALE_BYTES in values.tobytes()
 
 
 def empty(shape: Any) -> F64:

@@ -92,3 +92,34 @@ def test_whatever_comes_and_goes_a_series_shows_values_while_present_and_one_end
         for t, names in enumerate(history):
             ended = t > 0 and name in history[t - 1]
             assert sink.at(t, "m", s=name) == (t if name in names else "stale" if ended else None)
+
+
+def test_a_tick_without_anything_ends_also_what_came_twice_before(sink_of):
+    sink = sink_of()
+    recorder = Recorder(sink, "p")
+    recorder.record([sample("m", 1), sample("m", 2)], 1000)
+    recorder.end(2000)
+    assert sink.at(2000, "m") == "stale"
+
+
+names = st.sampled_from(["m", "n"])
+ticks = st.lists(
+    st.lists(st.builds(sample, names, st.floats(0, 9), gpu=st.sampled_from(["", "a", "b"])), max_size=6), max_size=8
+)
+
+
+@given(ticks)
+def test_what_is_written_depends_on_this_tick_and_the_one_before_however_they_are_ordered(sink_of, ticks):
+    """`sorted` makes repeated orders, which are written without looking series up, as likely as others."""
+    for made in (ticks, [sorted(tick, key=lambda s: (s.metric, s.labels)) for tick in ticks]):
+        sink, before = sink_of(), set()
+        recorder = Recorder(sink, "p")
+        for t, tick in enumerate(made):
+            recorder.record(tick, t)
+            expected = {(s.metric, s.labels): s.value for s in tick}
+            for key in before - expected.keys():
+                assert sink.at(t, key[0], **dict(key[1])) == "stale"
+            for (metric, labels), value in expected.items():
+                assert sink.at(t, metric, **dict(labels)) == value
+            before = set(expected)
+            assert len(recorder) == len(before)

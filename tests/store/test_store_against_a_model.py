@@ -44,10 +44,25 @@ class StoreMachine(RuleBasedStateMachine):
     def a_sample(self, name, value):
         self.write(name, value)
 
-    @rule(chosen=st.dictionaries(names, numbers, min_size=2))
+    @rule(chosen=st.dictionaries(names, st.none() | numbers, min_size=2))
     def a_row(self, chosen):
+        row, block = {}, 0
         for name, value in chosen.items():
-            self.write(name, value)
+            known = self.model.get(name, [])
+            if known and known[-1][1] is None:
+                self.write(name, value)  # its place is another's as soon as a third series asks for one
+                continue
+            handle = self.handle(name)
+            if handle is not None and not (known and known[-1][0] == self.now):
+                row[handle.column], block = STALE if value is None else value, handle.block
+                self.model.setdefault(name, []).append((self.now, value))
+        if row:
+            self.store.push(block, self.now, row)
+
+    @rule(value=numbers)
+    def every_series_at_a_new_time(self, value):
+        self.now += 1
+        self.a_row({name: value for name in "abcdef"})
 
     @rule(name=names)
     def a_series_ends(self, name):
