@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.collectors.gpu.reading import Gpus, Reading
-from sidecar.collectors.gpu.waiting import Moment, busy_not_computing_ratio, waits
+from sidecar.collectors.gpu.waiting import Moment, Waiting, waits
 from sidecar.model import Availability, Status
 
 SPINNING = {"busy": 1.0, "sm": 0.15, "tensor": 0.0, "dram": 0.01, "link": 1e6}
@@ -37,27 +37,44 @@ def test_without_tensor_and_link_activity_the_other_two_decide():
     assert waits(Moment(0.0, busy=1.0, sm=0.1)) is True
 
 
+def ratio_of(moments, window_s=10.0):
+    waiting = Waiting(window_s)
+    for moment in moments:
+        waiting.add(moment)
+    return waiting.ratio()
+
+
 def test_the_ratio_counts_the_moments_that_can_tell():
     waiting, working, unknown = Moment(0, **SPINNING), Moment(0, **{**SPINNING, "sm": 0.8}), Moment(0, busy=1.0)
-    assert busy_not_computing_ratio([waiting, working, unknown, waiting, waiting]) == 0.75
-    assert busy_not_computing_ratio([unknown]) is None
-    assert busy_not_computing_ratio([]) is None
+    assert ratio_of([waiting, working, unknown, waiting, waiting]) == 0.75
+    assert ratio_of([unknown]) is None
+    assert ratio_of([]) is None
 
 
 ratio = st.none() | st.floats(0, 1)
-moments = st.lists(
-    st.builds(Moment, st.just(0.0), busy=ratio, sm=ratio, tensor=ratio, dram=ratio, link=st.none() | st.floats(0, 1e12))
-)
 
 
-@given(moments)
+def moments(times):
+    fields = {"busy": ratio, "sm": ratio, "tensor": ratio, "dram": ratio, "link": st.none() | st.floats(0, 1e12)}
+    some = st.one_of(st.builds(Moment, times, **fields), st.builds(lambda t: Moment(t, **SPINNING), times))
+    return st.lists(some).map(lambda found: sorted(found, key=lambda m: m.t_s))
+
+
+@given(moments(st.just(0.0)))
 def test_it_is_a_ratio_and_more_work_never_raises_it(found):
-    before = busy_not_computing_ratio(found)
+    before = ratio_of(found)
     assert before is None or 0 <= before <= 1
     harder = [Moment(m.t_s, m.busy, None if m.sm is None else 1.0, m.tensor, m.dram, m.link) for m in found]
-    after = busy_not_computing_ratio(harder)
+    after = ratio_of(harder)
     assert (after is None) == (before is None)
     assert after in (None, 0)
+
+
+@given(moments(st.integers(0, 50).map(float)))
+def test_it_looks_at_the_newest_moments_only(found):
+    newest = [waits(m) for m in found if m.t_s > found[-1].t_s - 10]
+    known = [w for w in newest if w is not None]
+    assert ratio_of(found) == (sum(known) / len(known) if known else None)
 
 
 # --- readings -------------------------------------------------------------------------------------------------------
@@ -107,14 +124,14 @@ def test_a_gpu_that_is_down_or_gone_leaves_no_past_behind():
     assert named(everything(gpus, reading(at=1, n=1)))["busy_not_computing_ratio", "GPU-a"].value == 1
     everything(gpus)
     assert not gpus._gpus
-    assert not gpus._labels
+    assert not gpus._series
 
 
 def test_labels_of_a_gpu_that_was_lost_and_then_taken_away_are_forgotten_too():
     gpus = Gpus()
     for number in range(20):
         everything(gpus, reading(gpu=f"MIG-{number}", n=0, up=False), reading())
-    assert {key[0] for key in gpus._labels} == {"MIG-19", "GPU-a"}
+    assert set(gpus._series) == {"MIG-19", "GPU-a"}
 
 
 def test_memory_stays_bounded_however_long_it_runs():

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sidecar.collectors.gpu.catalogue import PREFIX
-from sidecar.collectors.gpu.lag import lag_seconds
-from sidecar.collectors.gpu.waiting import Moment, busy_not_computing_ratio
+from sidecar.collectors.gpu.lag import MIN_SAMPLES, lag_seconds
+from sidecar.collectors.gpu.waiting import Moment, Waiting
 from sidecar.model import Labels, Sample, Status, labels_of
 
 LAG_WINDOW_S, WAIT_WINDOW_S = 60.0, 10.0
 LAG_EVERY_S = 5.0
 MOMENTS_KEPT = 1200  # a minute at the fastest pace there is
+_USED, _FREE, _USED_RATIO = (("memory_used_bytes", ()), ("memory_free_bytes", ()), ("memory_used_ratio", ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,15 @@ class Gpu:
 
     def __init__(self) -> None:
         self.moments: deque[Moment] = deque(maxlen=MOMENTS_KEPT)
+        self._waiting = Waiting(WAIT_WINDOW_S)
         self._lag: float | None = None
         self._lag_at = -LAG_EVERY_S
 
     def add(self, moments: Iterable[Moment]) -> None:
         """Takes new moments in, drops those over a minute old."""
-        self.moments.extend(moments)
+        for moment in moments:
+            self.moments.append(moment)
+            self._waiting.add(moment)
         if self.moments:
             oldest = self.moments[-1].t_s - LAG_WINDOW_S
             while self.moments[0].t_s < oldest:
@@ -56,16 +60,36 @@ class Gpu:
         if not self.moments:
             return
         now = self.moments[-1].t_s
-        if now - self._lag_at >= (LAG_EVERY_S if self._lag is not None else 1.0):
+        if len(self.moments) >= MIN_SAMPLES and now - self._lag_at >= LAG_EVERY_S:
             self._lag_at = now
             both = [(m.t_s, m.sm, m.dram) for m in self.moments if m.sm is not None and m.dram is not None]
             times, sm, dram = zip(*both, strict=True) if both else ((), (), ())
             self._lag = lag_seconds(times, sm, dram)
         if self._lag is not None:
             yield "sm_dram_lag_seconds", self._lag
-        waiting = busy_not_computing_ratio(m for m in self.moments if m.t_s > now - WAIT_WINDOW_S)
+        waiting = self._waiting.ratio()
         if waiting is not None:
             yield "busy_not_computing_ratio", waiting
+
+
+class _Series:
+    """Names and labels of one GPU's series: made once for each, not once a second."""
+
+    def __init__(self, gpu: str, index: str) -> None:
+        self.index = index
+        self._gpu = gpu
+        self._made: dict[tuple[str, Labels], tuple[str, Labels]] = {}
+
+    def of(self, key: tuple[str, Labels]) -> tuple[str, Labels]:
+        """(metric, labels) of a name without prefix and its own labels."""
+        found = self._made.get(key)
+        if found is None:
+            name, own = key
+            found = self._made[key] = (
+                PREFIX + name,
+                labels_of({"gpu": self._gpu, "index": self.index, **dict(own)}),
+            )
+        return found
 
 
 class Gpus:
@@ -73,53 +97,50 @@ class Gpus:
 
     def __init__(self) -> None:
         self._gpus: dict[str, Gpu] = {}
-        self._present: set[str] = set()
-        self._labels: dict[tuple[str, str, Labels], Labels] = {}
+        self._series: dict[str, _Series] = {}
 
     def quick(self, readings: Sequence[Reading]) -> Iterator[Sample]:
         """What changes all the time; a GPU that is no longer among these is forgotten."""
         present = {r.gpu for r in readings}
-        gone, self._present = self._present - present, present
-        for gpu in gone:
-            self._gpus.pop(gpu, None)
-        if gone:
-            self._labels = {key: labels for key, labels in self._labels.items() if key[0] in present}
+        if not present.issuperset(self._series):
+            for gpu in self._series.keys() - present:
+                del self._series[gpu]
+                self._gpus.pop(gpu, None)
         for reading in readings:
             yield from self._quick(reading)
 
     def steady(self, readings: Sequence[Reading]) -> Iterator[Sample]:
         """What changes seldom."""
         for reading in readings:
-            gpu, index = reading.gpu, reading.index
-            yield Sample(f"{PREFIX}up", self._labelled(gpu, index, ()), float(reading.up))
+            series = self._of(reading)
+            yield Sample(*series.of(("up", ())), float(reading.up))
             if reading.info:
-                yield Sample(f"{PREFIX}info", self._labelled(gpu, index, labels_of(reading.info)), 1.0)
+                yield Sample(*series.of(("info", labels_of(reading.info))), 1.0)
             for capability, status in reading.capabilities.items():
                 what = labels_of({"capability": capability, "state": status.state.value, "reason": status.reason})
-                yield Sample(f"{PREFIX}capability", self._labelled(gpu, index, what), 1.0)
-            for (name, own), value in reading.steady.items():
-                yield Sample(PREFIX + name, self._labelled(gpu, index, own), value)
+                yield Sample(*series.of(("capability", what)), 1.0)
+            for key, value in reading.steady.items():
+                yield Sample(*series.of(key), value)
 
     def _quick(self, reading: Reading) -> Iterator[Sample]:
-        gpu, index = reading.gpu, reading.index
-        labels = self._labelled(gpu, index, ())
-        for (name, own), value in reading.values.items():
-            yield Sample(PREFIX + name, self._labelled(gpu, index, own) if own else labels, value)
-        used, free = (reading.values.get((f"memory_{what}_bytes", ())) for what in ("used", "free"))
+        series = self._of(reading)
+        for key, value in reading.values.items():
+            yield Sample(*series.of(key), value)
+        used, free = reading.values.get(_USED), reading.values.get(_FREE)
         if used is not None and free is not None and used + free > 0:
-            yield Sample(f"{PREFIX}memory_used_ratio", labels, used / (used + free))
+            yield Sample(*series.of(_USED_RATIO), used / (used + free))
         if not reading.up:
-            self._gpus.pop(gpu, None)
+            self._gpus.pop(reading.gpu, None)
             return
-        history = self._gpus.setdefault(gpu, Gpu())
+        history = self._gpus.get(reading.gpu)
+        if history is None:
+            history = self._gpus[reading.gpu] = Gpu()
         history.add(reading.moments)
         for name, value in history.derived():
-            yield Sample(PREFIX + name, labels, value)
+            yield Sample(*series.of((name, ())), value)
 
-    def _labelled(self, gpu: str, index: str, own: Labels) -> Labels:
-        """Labels are made once for each series, not once a second."""
-        key = (gpu, index, own)
-        found = self._labels.get(key)
-        if found is None:
-            found = self._labels[key] = labels_of({"gpu": gpu, "index": index, **dict(own)})
+    def _of(self, reading: Reading) -> _Series:
+        found = self._series.get(reading.gpu)
+        if found is None or found.index != reading.index:
+            found = self._series[reading.gpu] = _Series(reading.gpu, reading.index)
         return found

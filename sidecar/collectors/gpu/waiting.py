@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
 from dataclasses import dataclass
 
 BUSY = 0.9  # at least: a kernel runs nearly all the time
@@ -38,7 +38,23 @@ def waits(moment: Moment) -> bool | None:
     )
 
 
-def busy_not_computing_ratio(moments: Iterable[Moment]) -> float | None:
-    """Share of the moments in which the pattern holds, among those that can tell; None where none can. Pure."""
-    known = [found for found in map(waits, moments) if found is not None]
-    return sum(known) / len(known) if known else None
+class Waiting:
+    """Share of the newest moments in which the pattern holds, among those that can tell; kept up as they come."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._known: deque[tuple[float, bool]] = deque()
+        self._waits = 0
+
+    def add(self, moment: Moment) -> None:
+        """Takes a moment in, newer than those before, and lets go of what is older than the window."""
+        found = waits(moment)
+        if found is not None:
+            self._known.append((moment.t_s, found))
+            self._waits += found
+        while self._known and self._known[0][0] <= moment.t_s - self._window_s:
+            self._waits -= self._known.popleft()[1]
+
+    def ratio(self) -> float | None:
+        """None where no moment can tell."""
+        return self._waits / len(self._known) if self._known else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sidecar.collectors.gpu.catalogue import CLOCK_REASONS
 from sidecar.collectors.gpu.reading import Reading
@@ -96,23 +96,48 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 
 
 class Past:
-    """What is remembered of one GPU between reports."""
+    """What is remembered of one GPU between reports, so that nothing is made twice that is still the same."""
 
     def __init__(self) -> None:
         self.slow: Mapping[str, float] = {}
         self.recent: deque[Moment] = deque(maxlen=RECENT)
         self._steady: Mapping[Key, float] = {}
-        self._made_of: object = None
+        self._steady_of: object = None
+        self._capabilities: Mapping[str, Status] = {}
+        self._capabilities_of: object = None
+        self._info: Mapping[str, str] = {}
+        self._raw: list[str] = []
+        self._plan: list[tuple[str, Key, float, bool]] = []
 
     def steady(
         self, slow: Mapping[str, float], reasons: float | None, xids: Mapping[int, int] | None
     ) -> Mapping[Key, float]:
         """The values that change seldom; the same object as long as nothing did."""
         made_of = (slow, reasons, None if xids is None else dict(xids))
-        if made_of != self._made_of:
-            self._made_of = made_of
-            self._steady = {**dict(_values(slow)), **dict(_reasons(reasons)), **dict(_xids(xids))}
+        if made_of != self._steady_of:
+            self._steady_of = made_of
+            self._steady = {**dict(_values(slow, _plan(slow))), **dict(_reasons(reasons)), **dict(_xids(xids))}
         return self._steady
+
+    def capabilities(self, gpu: JSON, lost: int, instance: bool) -> Mapping[str, Status]:
+        """What can be had, see `_capabilities`; the same object as long as nothing changed."""
+        made_of = (lost, instance, gpu["divided"], gpu["codes"])
+        if made_of != self._capabilities_of:
+            self._capabilities_of = made_of
+            self._capabilities = {"device": faults.whole(lost)} if lost else dict(_capabilities(gpu, instance))
+        return self._capabilities
+
+    def info(self, **labels: str) -> Mapping[str, str]:
+        """These; the same object as long as they are the same."""
+        if labels != self._info:
+            self._info = labels
+        return self._info
+
+    def values(self, raw: Mapping[str, float]) -> dict[Key, float]:
+        """The metrics of raw values; what becomes of which name is looked up once, while the names are the same."""
+        if list(raw) != self._raw:
+            self._raw, self._plan = list(raw), _plan(raw)
+        return dict(_values(raw, self._plan))
 
 
 def reading(gpu: JSON, told: str, xids: Mapping[int, int] | None, past: Past) -> Reading:
@@ -123,18 +148,17 @@ def reading(gpu: JSON, told: str, xids: Mapping[int, int] | None, past: Past) ->
     if gpu["slow"] is not None:
         past.slow = gpu["slow"]
     slow: Mapping[str, float] = {} if lost else past.slow
-    raw: dict[str, float] = dict(gpu["values"])
-    reasons = raw.pop("clk.reasons", None)
+    raw: dict[str, float] = gpu["values"]
     moments = [Moment(*moment) for moment in gpu["moments"]]
     past.recent.extend(moments)
-    capabilities = {"device": faults.whole(lost)} if lost else dict(_capabilities(gpu, instance))
+    capabilities = past.capabilities(gpu, lost, instance)
     if _counters_stand_still(past.recent):
-        capabilities["gpm"] = faults.ZERO_WHILE_BUSY
+        capabilities = {**capabilities, "gpm": faults.ZERO_WHILE_BUSY}
         raw = {name: value for name, value in raw.items() if not name.startswith("g")}
         moments = [Moment(m.t_s, m.busy) for m in moments]
-    steady = past.steady(slow, reasons, None if instance else xids)
-    info = {"name": str(gpu["name"]), "sharing": _sharing(gpu, slow, told), "parent": str(gpu["parent"])}
-    values = dict(_values(raw))
+    steady = past.steady(slow, raw.get("clk.reasons"), None if instance else xids)
+    info = past.info(name=str(gpu["name"]), sharing=_sharing(gpu, slow, told), parent=str(gpu["parent"]))
+    values = past.values(raw)
     return Reading(str(gpu["gpu"]), str(gpu["index"]), values, steady, moments, info, capabilities, up=not lost)
 
 
@@ -149,13 +173,20 @@ def _sharing(gpu: JSON, slow: Mapping[str, float], told: str) -> str:
     return "processes" if slow.get("procs", 0) > 1 else "none"
 
 
-def _values(raw: Mapping[str, float]) -> Iterator[tuple[Key, float]]:
-    seen: set[Key] = set()
+def _plan(raw: Iterable[str]) -> list[tuple[str, Key, float, bool]]:
+    """For each raw name that becomes a metric: the name, the metric, the factor, and whether it is a ratio."""
+    there = set(raw)
+    found: dict[Key, tuple[str, Key, float, bool]] = {}
     for name, (key, factor) in VALUES.items():
-        if name in raw and key not in seen:
-            seen.add(key)
-            value = raw[name] * factor
-            yield key, min(value, 1.0) if key[0].endswith("_ratio") else value
+        if name in there:
+            found.setdefault(key, (name, key, factor, key[0].endswith("_ratio")))
+    return list(found.values())
+
+
+def _values(raw: Mapping[str, float], plan: Iterable[tuple[str, Key, float, bool]]) -> Iterator[tuple[Key, float]]:
+    for name, key, factor, ratio in plan:
+        value = raw[name] * factor
+        yield key, 1.0 if ratio and value > 1.0 else value
 
 
 def _reasons(reasons: float | None) -> Iterator[tuple[Key, float]]:
