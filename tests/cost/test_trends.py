@@ -77,16 +77,31 @@ def test_a_forecast_is_never_below_what_is_spent(costs):
     assert trends.forecast(made, LAST) >= spent * (1 - 1e-12)
 
 
+WEEK = [LAST - timedelta(days=n) for n in range(7)]
+QUIET = dict.fromkeys(WEEK, 0.0)
+CALM = dict.fromkeys(WEEK, 0.01)
+
+
 def test_a_resource_is_idle_on_days_without_load_and_traffic():
-    cpu = {LAST - timedelta(days=n): 0.01 for n in range(7)}
-    assert trends.idle_days(cpu, {}, LAST) == 7
-    assert trends.idle_days(cpu | {LAST: 0.06}, {}, LAST) == 6
-    assert trends.idle_days(cpu, {LAST: 5.0}, LAST) == 6
+    assert trends.idle_days(CALM, QUIET, LAST) == 7
+    assert trends.idle_days(CALM | {LAST: 0.05}, QUIET, LAST) == 6
+    assert trends.idle_days(CALM, QUIET | {LAST: 5.0}, LAST) == 6
+    assert trends.idle_days(CALM, QUIET | {LAST: 5.0}, LAST, bytes_up_to=5.0) == 7
+    assert trends.idle_days(CALM, QUIET, LAST, cpu_below=0.01) == 0
 
 
-def test_a_machine_that_sends_nothing_is_gone_and_not_idle():
-    cpu = {LAST - timedelta(days=n): 0.01 for n in range(6)}
-    assert trends.idle_days(cpu, {}, LAST) is None
+@pytest.mark.parametrize("known", [(CALM, {}), ({}, QUIET), ({d: 0.0 for d in WEEK[1:]}, QUIET), (CALM, {LAST: 0.0})])
+def test_a_machine_that_sends_nothing_on_some_day_is_gone_and_not_idle(known):
+    assert trends.idle_days(*known, LAST) is None
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=50))
+def test_nineteen_of_twenty_values_are_not_above_the_95th_percentile_and_it_is_one_of_them(values):
+    found = trends.percentile_95(values)
+    assert found in values
+    assert sum(value <= found for value in values) >= 0.95 * len(values)
+    assert sum(value < found for value in values) < 0.95 * len(values)
+    assert trends.percentile_95([]) is None
 
 
 # --- sums ---

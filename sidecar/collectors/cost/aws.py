@@ -1,4 +1,4 @@
-"""AWS: Cost Explorer by day and usage type, CloudWatch by day, Budgets. Each page of Cost Explorer costs a cent."""
+"""AWS: Cost Explorer by day and usage type, and Budgets. Each page of Cost Explorer costs a cent."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ class CostExplorer:
         }
         token = ""
         for _ in range(PAGES):
-            page = _called(
-                self.clients("ce").get_cost_and_usage, **asked, **({"NextPageToken": token} if token else {})
-            )
+            page = called(self.clients("ce").get_cost_and_usage, **asked, **({"NextPageToken": token} if token else {}))
             for number, result in enumerate(page.get("ResultsByTime", ()), start=1):
                 for group in result.get("Groups", ()):
                     yield self._group(number, result, group)
@@ -79,33 +77,9 @@ class CostExplorer:
             return RowProblem("Cost Explorer", number, "", f"{type(e).__name__}: {e}")
 
 
-def daily_metric(
-    clients: ClientFactory,
-    namespace: str,
-    metric: str,
-    dimensions: dict[str, str],
-    today: date,
-    stat: str,
-    days: int = 8,
-) -> dict[date, float]:
-    """A CloudWatch metric by day; days without data are absent. Raises CollectError."""
-    end = datetime(today.year, today.month, today.day, tzinfo=UTC)
-    answer = _called(
-        clients("cloudwatch").get_metric_statistics,
-        Namespace=namespace,
-        MetricName=metric,
-        Dimensions=[{"Name": name, "Value": value} for name, value in dimensions.items()],
-        StartTime=end - timedelta(days=days),
-        EndTime=end,
-        Period=86_400,
-        Statistics=[stat],
-    )
-    return {point["Timestamp"].date(): float(point[stat]) for point in answer.get("Datapoints", ())}
-
-
 def budget_amount(clients: ClientFactory, account: str, name: str) -> float:
     """A monthly budget's limit. Raises CollectError."""
-    answer = _called(clients("budgets").describe_budget, AccountId=account, BudgetName=name)
+    answer = called(clients("budgets").describe_budget, AccountId=account, BudgetName=name)
     try:
         return float(answer["Budget"]["BudgetLimit"]["Amount"])
     except (LookupError, TypeError, ValueError) as e:
@@ -128,7 +102,8 @@ def boto_clients(region: str = "us-east-1") -> ClientFactory:
     return client
 
 
-def _called(function: Callable[..., Any], **arguments: Any) -> Any:
+def called(function: Callable[..., Any], **arguments: Any) -> Any:
+    """What a method of a boto3 client gives. Raises CollectError whatever it raises: its SDK has no end of errors."""
     try:
         return function(**arguments)
     except Exception as e:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sidecar.model import Evidence, MetricInfo
 
-GENERATED = Evidence("fake", "2026-11-29", "generated FOCUS exports; AWS and OpenCost answers written by hand")
+GENERATED = Evidence("fake", "2026-11-30", "generated FOCUS exports; AWS played by moto; OpenCost written by hand")
 
 
 def _info(name: str, unit: str, text: str, labels: tuple[str, ...] = (), source: str = "billing") -> MetricInfo:
@@ -18,10 +18,20 @@ METRICS: tuple[MetricInfo, ...] = (
     _info("cost_month_to_date", "", "Cost of a month so far, or of the same days before.", ("category", "month")),
     _info("cost_forecast", "", "This month's bill, the mean of the last week for the days to come."),
     _info(
-        "cost_idle_days", "", "Of the last seven days those on which a resource was idle.", ("resource",), "CloudWatch"
+        "cost_idle_days",
+        "",
+        "Of the last seven days those on which a resource was idle: little CPU, hardly a byte over the network.",
+        ("resource",),
+        "CloudWatch, OpenCost",
     ),
     _info("object_store_reads", "", "Read requests of a month so far, or of the same days before.", ("month",)),
-    _info("volume_iops", "", "IOPS paid for, and the 95th percentile of those used.", ("volume", "stat"), "CloudWatch"),
+    _info(
+        "volume_iops",
+        "",
+        "IOPS paid for, and the 95th percentile of those used.",
+        ("volume", "stat"),
+        "FOCUS, CloudWatch",
+    ),
     _info("budget_amount", "", "A budget's monthly amount.", ("budget",), "configuration, AWS Budgets"),
     _info("budget_elapsed_ratio", "ratio", "Share of the month that is over.", ("budget",)),
     _info("budget_approved", "", "1 while more than the budget is approved.", ("budget",), "approvals file"),

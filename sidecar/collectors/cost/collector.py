@@ -5,56 +5,55 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from sidecar.collectors.cost import trends
+from sidecar.collectors.cost import published, resources, trends
 from sidecar.collectors.cost.approvals import Approvals, load_approvals
 from sidecar.collectors.cost.aws import ClientFactory, CostExplorer, boto_clients, budget_amount
 from sidecar.collectors.cost.catalogue import METRICS
 from sidecar.collectors.cost.focus import FocusFile
+from sidecar.collectors.cost.kept import Kept
 from sidecar.collectors.cost.opencost import Efficiency, OpenCost
-from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
+from sidecar.collectors.cost.published import one
+from sidecar.collectors.cost.resources import Bounds, PodDay
+from sidecar.collectors.cost.rows import CostRow, RowProblem
+from sidecar.collectors.cost.settings import CostSettings
 from sidecar.collectors.cost.totals import Totals
 from sidecar.errors import CollectError, ConfigError
 from sidecar.hooks import CollectorSettings
-from sidecar.model import Availability, MetricInfo, Sample, Status, labels_of
-from sidecar.settings import Duration
+from sidecar.model import Availability, MetricInfo, Sample, Status
 
 if TYPE_CHECKING:
     import httpx
 
-_TRENDS = (Category.VCPU, Category.GPU, Category.EGRESS)
+IDLE_CPU = 0.05
+"""Mean of a day under which a resource is idle. The requirements' number."""
+
+_T = TypeVar("_T")
 
 
-class Budget(BaseModel):
-    """A monthly amount, or the name of an AWS budget that has one."""
+@dataclass(slots=True)
+class _Reading:
+    """What one round over all sources gathers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    today: date
+    totals: Totals = field(default_factory=Totals)
+    efficiency: dict[datetime, Efficiency] = field(default_factory=dict)
+    pod_days: dict[str, dict[date, PodDay]] = field(default_factory=dict)
+    failed: list[CollectError] = field(default_factory=list)
 
-    name: str
-    amount: float | None = Field(None, gt=0)
-    aws_account: str = ""
-
-
-class CostSettings(CollectorSettings):
-    """`collectors: {cost: …}`. Off unless switched on: one process of a cluster reads the bill, not every pod."""
-
-    globs: ClassVar[tuple[str, ...]] = ("focus",)
-
-    enabled: bool = False
-    interval: Duration = Field(60_000, ge=1_000)
-    deadline: Duration = Field(600_000, ge=50)
-    refresh: Duration = Field(21_600_000, ge=60_000)  # six hours: billing APIs cost money, exports come daily
-    focus: tuple[str, ...] = ()  # paths, globs or URLs of FOCUS exports
-    aws: bool = False
-    opencost: str = ""  # base URL
-    currency: str = "USD"  # of OpenCost, which does not say
-    budgets: tuple[Budget, ...] = ()
-    approvals: Path | None = None
+    def attempt(self, source: str, work: Callable[[], _T], otherwise: _T) -> _T:
+        """What `work` gives. A source that fails is noted; the others still have their numbers."""
+        try:
+            return work()
+        except CollectError as e:
+            self.failed.append(e)
+        # A cloud's SDK raises what it likes.
+        except Exception as e:  # noqa: BLE001
+            self.failed.append(CollectError("cost", "exception", f"{source}: {type(e).__name__}: {e}"))
+        return otherwise
 
 
 class CostCollector:
@@ -68,16 +67,17 @@ class CostCollector:
         self,
         settings: CostSettings,
         *,
-        clients: Callable[[], ClientFactory] = boto_clients,
+        clients: Callable[..., ClientFactory] = boto_clients,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """`clients` makes boto3's clients, `transport` carries requests to OpenCost."""
+        """`clients` makes boto3's clients, of a region where one is given; `transport` carries requests to OpenCost."""
         self._settings, self._clients, self._transport = settings, clients, transport
         self._read_ms: int | None = None
         self._samples: list[Sample] = []
         self._status = Status(Availability.AVAILABLE)
         self._failure: CollectError | None = None  # of a reading that gave nothing at all
         self._rows: dict[str, list[int]] = {}
+        self._kept = Kept(settings.cache, settings.model_dump_json())
 
     def probe(self) -> Status:
         """What the newest reading came to.
@@ -85,14 +85,17 @@ class CostCollector:
         Never UNAVAILABLE for a reading that failed: what is unavailable is not sampled, and so never read again.
         """
         s = self._settings
-        if not (s.focus or s.aws or s.opencost):
+        if not (s.focus or s.aws or s.opencost or s.cloudwatch):
             fix = "name FOCUS exports, `aws: true` or an OpenCost server under `collectors: {cost: …}`"
             return Status(Availability.UNAVAILABLE, "no_source", fix)
         return self._status
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
         """Reads when it is time. Raises CollectError while the newest reading gave nothing."""
-        if self._read_ms is None or now_ms - self._read_ms >= self._settings.refresh:
+        refresh = self._settings.refresh
+        if self._read_ms is None and (kept := self._kept.load(now_ms, refresh)) is not None:
+            self._read_ms, self._samples = kept
+        if self._read_ms is None or now_ms - self._read_ms >= refresh:
             self._read(now_ms)
         if self._failure is not None:
             raise self._failure
@@ -105,71 +108,83 @@ class CostCollector:
 
     def _read(self, now_ms: int) -> None:
         self._read_ms = now_ms
-        today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
-        failed: list[CollectError] = []
-        samples: list[Sample] = []
-        totals = Totals()
-        efficiency: dict[datetime, Efficiency] = {}
+        reading = _Reading(datetime.fromtimestamp(now_ms / 1000, UTC).date())
         newest: dict[str, date | None] = {}
-        for source, rows in self._sources(today, efficiency):
+        for source, rows in self._sources(reading):
             own = Totals()
-            try:
-                own.take(rows)
-            except CollectError as e:
-                failed.append(e)
-                continue
-            # A cloud's SDK raises what it likes; the other sources still have their numbers.
-            except Exception as e:  # noqa: BLE001
-                failed.append(CollectError("cost", "exception", f"{source}: {type(e).__name__}: {e}"))
-                continue
-            finally:
-                counted = self._rows.setdefault(source, [0, 0])
-                counted[0] += own.rows
-                counted[1] += own.skipped
-            totals.merge(own)  # only now: half of a bill would look like a fall in cost
-            newest[source] = max(filter(None, (newest.get(source), own.last_day)), default=None)
+            taken = reading.attempt(source, lambda own=own, rows=rows: own.take(rows), None)  # type: ignore[misc]
+            counted = self._rows.setdefault(source, [0, 0])
+            counted[0] += own.rows
+            counted[1] += own.skipped
+            if taken is not None:  # else half of a bill would look like a fall in cost
+                reading.totals.merge(own)
+                newest[source] = max(filter(None, (newest.get(source), own.last_day)), default=None)
+        samples = list(self._origins(newest, now_ms))
+        totals = reading.totals
+        if totals.rows and not totals.mixed_currencies:
+            samples += published.compared(totals, reading.today)
+            samples += published.utilization(reading.efficiency)
+            samples += self._budgets(reading)
+        single = list(self._resources(reading))
+        self._samples = samples + single
+        self._status = _status(reading.failed, totals)
+        self._failure = reading.failed[0] if reading.failed and not totals.rows and not single else None
+        if not reading.failed:
+            self._kept.save(now_ms, self._samples)
+
+    def _origins(self, newest: dict[str, date | None], now_ms: int) -> Iterator[Sample]:
         for source, day in newest.items():
-            samples.append(_one("cost_last_read_timestamp_seconds", now_ms / 1000, source=source))
+            yield one("cost_last_read_timestamp_seconds", now_ms / 1000, source=source)
             if day is not None:
                 midnight = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
-                samples.append(_one("cost_newest_day_timestamp_seconds", midnight, source=source))
+                yield one("cost_newest_day_timestamp_seconds", midnight, source=source)
         for source, (rows_read, skipped) in self._rows.items():
-            samples.append(_one("cost_rows_total", rows_read, source=source))
-            samples.append(_one("cost_rows_skipped_total", skipped, source=source))
-        if totals.rows and not totals.mixed_currencies:
-            samples += _trend_samples(totals, today)
-            samples += _utilization(efficiency)
-            samples += self._budgets(totals, today, failed)
-        self._samples = samples
-        self._status = _status(failed, totals)
-        self._failure = failed[0] if failed and not totals.rows else None
+            yield one("cost_rows_total", rows_read, source=source)
+            yield one("cost_rows_skipped_total", skipped, source=source)
 
-    def _sources(
-        self, today: date, efficiency: dict[datetime, Efficiency]
-    ) -> Iterator[tuple[str, Iterable[CostRow | RowProblem]]]:
+    def _sources(self, reading: _Reading) -> Iterator[tuple[str, Iterable[CostRow | RowProblem]]]:
         s = self._settings
         seen: set[str] = set()
         for pattern in s.focus:
             yield "focus", _focus_rows(pattern, seen)
         if s.opencost:
-            yield "opencost", self._opencost_rows(efficiency)
+            yield "opencost", self._opencost_rows(reading)
         if s.aws:
-            yield "aws", self._aws_rows(today)
+            yield "aws", self._aws_rows(reading.today)
 
-    def _opencost_rows(self, efficiency: dict[datetime, Efficiency]) -> Iterator[CostRow | RowProblem]:
+    def _opencost_rows(self, reading: _Reading) -> Iterator[CostRow | RowProblem]:
         import httpx
 
         s = self._settings
         with httpx.Client(base_url=s.opencost, timeout=60, transport=self._transport, trust_env=False) as client:
             reader = OpenCost(client, currency=s.currency)
             yield from reader.rows()
-            efficiency.update(reader.efficiency)
+            reading.efficiency.update(reader.efficiency)
+            reading.pod_days.update(reader.days)
 
     def _aws_rows(self, today: date) -> Iterator[CostRow | RowProblem]:
         yield from CostExplorer(self._clients(), today).rows()
 
-    def _budgets(self, totals: Totals, today: date, failed: list[CollectError]) -> Iterator[Sample]:
-        approvals = self._approvals(failed)
+    def _resources(self, reading: _Reading) -> Iterator[Sample]:
+        """Volumes and idle resources. Without CloudWatch, what is provisioned is still told."""
+        s, today = self._settings, reading.today
+        bounds = Bounds(s.max_resources, IDLE_CPU, s.idle_network_bytes)
+        billed = resources.billed_volumes(reading.totals, today)
+
+        def volumes(regions: tuple[str, ...]) -> list[resources.Volume]:
+            return resources.volumes(billed, regions, self._clients, today, bounds.resources)
+
+        found = reading.attempt("cloudwatch", lambda: volumes(s.cloudwatch), None)
+        yield from published.volumes(volumes(()) if found is None else found)
+        nothing: dict[str, int] = {}
+        idle = reading.attempt(
+            "cloudwatch", lambda: resources.idle_instances(s.cloudwatch, self._clients, today, bounds), nothing
+        )
+        yield from published.idle({**resources.idle_pods(reading.pod_days, today, bounds), **idle})
+
+    def _budgets(self, reading: _Reading) -> Iterator[Sample]:
+        totals, today = reading.totals, reading.today
+        approvals = self._approvals(reading.failed)
         last = trends.closed_until(totals, today)
         for budget in self._settings.budgets:
             amount = budget.amount
@@ -177,13 +192,13 @@ class CostCollector:
                 try:
                     amount = budget_amount(self._clients(), budget.aws_account, budget.name)
                 except CollectError as e:
-                    failed.append(e)
+                    reading.failed.append(e)
                     continue
-            yield _one("budget_amount", amount, budget=budget.name)
-            yield _one("budget_elapsed_ratio", trends.elapsed(last), budget=budget.name)
+            yield one("budget_amount", amount, budget=budget.name)
+            yield one("budget_elapsed_ratio", trends.elapsed(last), budget=budget.name)
             approved = approvals.amount(budget.name, today)
             billed = sum(totals.billed.get(last.replace(day=n), 0.0) for n in range(1, last.day + 1))
-            yield _one("budget_approved", float(approved is not None and billed <= approved), budget=budget.name)
+            yield one("budget_approved", float(approved is not None and billed <= approved), budget=budget.name)
 
     def _approvals(self, failed: list[CollectError]) -> Approvals:
         path = self._settings.approvals
@@ -206,37 +221,6 @@ def _focus_rows(pattern: str, seen: set[str]) -> Iterator[CostRow | RowProblem]:
         if file not in seen:
             seen.add(file)
             yield from FocusFile(path).rows()
-
-
-def _trend_samples(totals: Totals, today: date) -> Iterator[Sample]:
-    last = trends.closed_until(totals, today)
-    for kind in _TRENDS:
-        if (found := trends.weeks(totals, kind, today)) is not None:
-            yield _one("cost_daily", found[0], category=kind.value, window="last7")
-            yield _one("cost_daily", found[1], category=kind.value, window="previous7")
-    if (months := trends.month_to_date(trends.by_day(totals, Category.EGRESS), last)) is not None:
-        yield _one("cost_month_to_date", months.current, category="egress", month="current")
-        yield _one("cost_month_to_date", months.previous, category="egress", month="previous")
-    reads = trends.by_day(totals, Category.REQUESTS, quantity=True)
-    if any(reads.values()) and (months := trends.month_to_date(reads, last)) is not None:
-        yield _one("object_store_reads", months.current, month="current")
-        yield _one("object_store_reads", months.previous, month="previous")
-    if (months := trends.month_to_date(totals.billed, last)) is not None:
-        yield _one("cost_month_to_date", months.current, category="all", month="current")
-        yield _one("cost_month_to_date", months.previous, category="all", month="previous")
-    if (bill := trends.forecast(totals, last)) is not None:
-        yield _one("cost_forecast", bill)
-
-
-def _utilization(efficiency: dict[datetime, Efficiency]) -> Iterator[Sample]:
-    days = sorted(efficiency)[-trends.OPEN_DAYS - trends.WEEK : -trends.OPEN_DAYS]
-    together = Efficiency(sum(efficiency[d].used for d in days), sum(efficiency[d].requested for d in days))
-    if len(days) >= trends.LEAST_SHARE * trends.WEEK and together.ratio is not None:
-        yield _one("cost_cpu_utilization_ratio", together.ratio)
-
-
-def _one(metric: str, value: float, **labels: str) -> Sample:
-    return Sample(f"spikewatch_{metric}", labels_of(labels), value)
 
 
 def _status(failed: list[CollectError], totals: Totals) -> Status:

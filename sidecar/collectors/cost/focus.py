@@ -6,23 +6,22 @@ missing. A value that cannot be read makes its row a problem with row and column
 
 from __future__ import annotations
 
+import calendar
 import csv
 import gzip
 import io
-import json
-import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
+from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from sidecar.collectors.cost.meters import category
-from sidecar.collectors.cost.rows import CostRow, RowProblem
+from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
+from sidecar.collectors.cost.values import BadValue, Values
 from sidecar.errors import CollectError
 
 NEEDED = ("BilledCost", "EffectiveCost", "BillingCurrency", "ChargePeriodStart", "ChargePeriodEnd", "ChargeCategory")
@@ -30,16 +29,15 @@ WANTED = (
     *NEEDED, "ChargeClass", "ChargeDescription", "ConsumedQuantity", "ConsumedUnit", "RegionId", "ResourceId",
     "ServiceCategory", "SkuId", "SkuMeter", "SkuPriceDetails", "SubAccountId", "PricingUnit", "PricingQuantity",
 )  # fmt: skip
-_NULL = frozenset({"", "NULL", "null"})
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _CORES = re.compile(r'"(?:CoreCount|vcpu|vCPU)"\s*:\s*"?(\d+(?:\.\d+)?)')
+_MOST_IOPS = re.compile(r'"DiskMaxIops"\s*:\s*"?(\d+(?:\.\d+)?)')
+_IOPS_MONTHS = re.compile(r"iops[-/ ]?mo", re.IGNORECASE)
+_IOPS_HOURS = re.compile(r"iops[-/ ]?(?:hours?|hrs?)", re.IGNORECASE)
 _BATCH = 20_000
 
-
-class _Bad(Exception):
-    def __init__(self, column: str, problem: str) -> None:
-        super().__init__(problem)
-        self.column = column
+_T = TypeVar("_T")
+RowMaker = Callable[[int, Sequence[Any]], _T]
+"""Makes something of a row: its number, 1 for the first row of data, and the values of the wanted columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,13 @@ class FocusFile:
 
     def rows(self) -> Iterator[CostRow | RowProblem]:
         """Raises CollectError where there is no such file, or it is no FOCUS export."""
-        yield from (self._parquet() if self.path.endswith(".parquet") else self._csv())
+        yield from self.read(NEEDED, WANTED, lambda names: _Charges(self.path, names).row)
+
+    def read(
+        self, needed: Sequence[str], wanted: Sequence[str], maker: Callable[[Sequence[str]], RowMaker[_T]]
+    ) -> Iterator[_T | RowProblem]:
+        """Of every row what `maker(columns there are of the wanted)` makes of it. Raises CollectError."""
+        yield from (self._parquet if self.path.endswith(".parquet") else self._csv)(needed, wanted, maker)
 
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
@@ -62,26 +66,31 @@ class FocusFile:
         with file:
             yield file
 
-    def _csv(self) -> Iterator[CostRow | RowProblem]:
+    def _csv(
+        self, needed: Sequence[str], wanted: Sequence[str], maker: Callable[[Sequence[str]], RowMaker[_T]]
+    ) -> Iterator[_T | RowProblem]:
         with self._open() as raw:
             plain: Any = gzip.GzipFile(fileobj=raw) if self.path.endswith(".gz") else raw
             lines = csv.reader(io.TextIOWrapper(plain, encoding="utf-8-sig", newline=""))
             try:
                 header = next(lines, None)
-                columns = self._columns(header or [])
-                reader = _Reader(self.path, [name for name in WANTED if name in columns])
-                places = [columns[name] for name in reader.names]
+                columns = self._columns(header or [], needed)
+                names = [name for name in wanted if name in columns]
+                make = maker(names)
+                places = [columns[name] for name in names]
                 width = len(header or [])
                 for number, line in enumerate(lines, start=1):
                     if len(line) != width:
                         if line:
                             yield RowProblem(self.path, number, "", f"{len(line)} fields where the header has {width}")
                         continue
-                    yield reader.row(number, [line[place] for place in places])
+                    yield make(number, [line[place] for place in places])
             except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as e:
                 raise CollectError("cost", "unreadable", f"{self.path}: {e}") from e
 
-    def _parquet(self) -> Iterator[CostRow | RowProblem]:
+    def _parquet(
+        self, needed: Sequence[str], wanted: Sequence[str], maker: Callable[[Sequence[str]], RowMaker[_T]]
+    ) -> Iterator[_T | RowProblem]:
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -90,13 +99,14 @@ class FocusFile:
         with self._open() as raw:
             try:
                 file = pq.ParquetFile(raw)
-                columns = self._columns(file.schema_arrow.names)
-                reader = _Reader(self.path, [name for name in WANTED if name in columns])
+                columns = self._columns(file.schema_arrow.names, needed)
+                names = [name for name in wanted if name in columns]
+                make = maker(names)
                 number = 0
-                for batch in file.iter_batches(batch_size=_BATCH, columns=reader.names):
+                for batch in file.iter_batches(batch_size=_BATCH, columns=names):
                     for values in zip(*(_plain(column, pa) for column in batch.columns), strict=True):
                         number += 1
-                        yield reader.row(number, values)
+                        yield make(number, values)
             except (
                 pa.ArrowException,
                 OSError,
@@ -105,34 +115,33 @@ class FocusFile:
             ) as e:  # pyarrow raises these, too, for damaged files
                 raise CollectError("cost", "unreadable", f"{self.path}: {e}") from e
 
-    def _columns(self, header: Sequence[str]) -> dict[str, int]:
+    def _columns(self, header: Sequence[str], needed: Sequence[str]) -> dict[str, int]:
         found = {name.strip(): place for place, name in enumerate(header)}
-        missing = [name for name in NEEDED if name not in found]
+        missing = [name for name in needed if name not in found]
         if missing:
             raise CollectError("cost", "not_focus", f"{self.path}: no FOCUS export: it lacks {', '.join(missing)}")
         return found
 
 
-class _Reader:
+class _Charges(Values):
     """Turns the wanted values of a row into a charge."""
 
-    def __init__(self, path: str, names: list[str]) -> None:
-        self._path, self.names = path, names
-        self._place = {name: place for place, name in enumerate(names)}
-        self._times: dict[str, datetime] = {}  # an export has few different times and meters, and many rows
-        self._categories: dict[tuple[str, str, str, str], Any] = {}
+    def __init__(self, path: str, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self._path = path
+        self._categories: dict[tuple[str, str, str, str], Category] = {}  # an export has few different meters
 
     def row(self, number: int, values: Sequence[Any]) -> CostRow | RowProblem:
         try:
             return self._row(values)
-        except _Bad as e:
+        except BadValue as e:
             return RowProblem(self._path, number, e.column, str(e))
 
     def _row(self, values: Sequence[Any]) -> CostRow:
-        text = self._text
-        start, end = self._time(values, "ChargePeriodStart"), self._time(values, "ChargePeriodEnd")
+        text = self.text
+        start, end = self.time(values, "ChargePeriodStart"), self.time(values, "ChargePeriodEnd")
         if end < start:
-            raise _Bad("ChargePeriodEnd", "the period ends before it begins")
+            raise BadValue("ChargePeriodEnd", "the period ends before it begins")
         unit = text(values, "ConsumedUnit") or text(values, "PricingUnit")
         meter = text(values, "SkuMeter") or text(values, "SkuId")
         key = (meter, unit, text(values, "ChargeDescription"), text(values, "ServiceCategory"))
@@ -141,7 +150,8 @@ class _Reader:
             if len(self._categories) > 50_000:
                 self._categories.clear()
             kind = self._categories[key] = category(*key)
-        quantity = self._number(values, "ConsumedQuantity", self._number(values, "PricingQuantity", 0.0))
+        quantity = self.number(values, "ConsumedQuantity", self.number(values, "PricingQuantity", 0.0))
+        details = text(values, "SkuPriceDetails")
         return CostRow(
             source="focus",
             resource=text(values, "ResourceId"),
@@ -149,63 +159,18 @@ class _Reader:
             meter=meter,
             start=start,
             end=end,
-            effective=self._number(values, "EffectiveCost"),
-            billed=self._number(values, "BilledCost"),
-            currency=self._currency(values),
+            effective=self.number(values, "EffectiveCost"),
+            billed=self.number(values, "BilledCost"),
+            currency=self.currency(values),
             quantity=quantity,
             unit=unit,
             usage=text(values, "ChargeCategory") == "Usage",
             correction=text(values, "ChargeClass") == "Correction",
-            vcpu_hours=_vcpu_hours(text(values, "SkuPriceDetails"), unit, quantity),
+            vcpu_hours=_vcpu_hours(details, unit, quantity),
+            iops_hours=_iops_hours(details, unit, quantity, start) if kind is Category.PROVISIONED_IOPS else 0.0,
             account=text(values, "SubAccountId"),
             region=text(values, "RegionId"),
         )
-
-    def _text(self, values: Sequence[Any], name: str) -> str:
-        place = self._place.get(name)
-        value = None if place is None else values[place]
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            return json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
-        return "" if value in _NULL else value
-
-    def _currency(self, values: Sequence[Any]) -> str:
-        found = self._text(values, "BillingCurrency")
-        if not found:
-            raise _Bad("BillingCurrency", "empty, where a currency has to be")
-        return found
-
-    def _number(self, values: Sequence[Any], name: str, otherwise: float | None = None) -> float:
-        place = self._place.get(name)
-        value = None if place is None else values[place]
-        if value is None or (isinstance(value, str) and value in _NULL):
-            if otherwise is None:
-                raise _Bad(name, "empty, where a number has to be")
-            return otherwise
-        plain = _NUMBER.fullmatch(value) if isinstance(value, str) else isinstance(value, int | float | Decimal)
-        if not plain or isinstance(value, bool) or not math.isfinite(number := float(value)):
-            raise _Bad(name, f"{str(value)[:40]!r} is no plain number")
-        return number
-
-    def _time(self, values: Sequence[Any], name: str) -> datetime:
-        value = values[self._place[name]]
-        if isinstance(value, datetime):
-            return value if value.tzinfo else value.replace(tzinfo=UTC)
-        if value is None or (isinstance(value, str) and value in _NULL):
-            raise _Bad(name, "empty, where a time has to be")
-        if not isinstance(value, str):
-            raise _Bad(name, f"a {type(value).__name__}, where a time has to be")
-        found = self._times.get(value)
-        if found is None:
-            try:
-                found = datetime.fromisoformat(value)
-                found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-            except (ValueError, OverflowError):  # the latter in another zone than UTC in the years 1 and 9999
-                raise _Bad(name, f"{value[:40]!r} is no ISO 8601 time") from None
-            if len(self._times) < 100_000:
-                self._times[value] = found
-        return found
 
 
 def _vcpu_hours(details: str, unit: str, quantity: float) -> float:
@@ -214,6 +179,16 @@ def _vcpu_hours(details: str, unit: str, quantity: float) -> float:
         return quantity
     cores = _CORES.search(details) if details else None
     return float(cores[1]) * quantity if cores and "hour" in unit.lower() else 0.0
+
+
+def _iops_hours(details: str, unit: str, quantity: float, start: datetime) -> float:
+    """From a unit that counts them (months are the calendar's), or from what SkuPriceDetails says of the disk."""
+    if _IOPS_MONTHS.search(unit):
+        return quantity * 24 * calendar.monthrange(start.year, start.month)[1]
+    if _IOPS_HOURS.search(unit):
+        return quantity
+    most = _MOST_IOPS.search(details) if details else None
+    return float(most[1]) * quantity if most and "hour" in unit.lower() else 0.0
 
 
 def _plain(column: Any, pa: Any) -> list[Any]:

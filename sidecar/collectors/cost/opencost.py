@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
+from sidecar.collectors.cost.resources import PodDay
 from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
 from sidecar.errors import CollectError
 
@@ -35,6 +36,7 @@ class OpenCost:
     def __init__(self, client: httpx.Client, window: str = "21d", currency: str = "USD") -> None:
         self._client, self._window, self._currency = client, window, currency
         self.efficiency: dict[datetime, Efficiency] = {}  # by day, filled by `rows`
+        self.days: dict[str, dict[date, PodDay]] = {}  # by pod, filled by `rows`
 
     def rows(self) -> Iterator[CostRow | RowProblem]:
         """Raises CollectError when the server gives no allocations."""
@@ -58,6 +60,7 @@ class OpenCost:
             start, end = (datetime.fromisoformat(given["window"][k].replace("Z", "+00:00")) for k in ("start", "end"))
             hours = float(given["minutes"]) / 60
             self._use(start, given, hours)
+            self._remember(name, start, given, hours)
             for field, kind in (*_COSTS, ("networkInternetCost", Category.EGRESS)):
                 cost = float(given.get(field) or 0.0)
                 if cost or field != "networkInternetCost":
@@ -74,3 +77,9 @@ class OpenCost:
         requested = float(given.get("cpuCoreRequestAverage") or 0.0) * hours
         before = self.efficiency.get(day, Efficiency(0.0, 0.0))
         self.efficiency[day] = Efficiency(before.used + used, before.requested + requested)
+
+    def _remember(self, name: str, start: datetime, given: Mapping[str, Any], hours: float) -> None:
+        used, requested = (float(given.get(f"cpuCore{what}Average") or 0.0) for what in ("Usage", "Request"))
+        moved = sum(float(given.get(f"network{what}Bytes") or 0.0) for what in ("Transfer", "Receive"))
+        day = PodDay(hours, used / requested if requested > 0 else None, moved)
+        self.days.setdefault(name, {})[start.astimezone(UTC).date()] = day

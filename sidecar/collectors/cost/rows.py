@@ -40,6 +40,7 @@ class CostRow:
     correction: bool = False  # of an earlier period: left out of trends
     estimated: bool = False  # not final yet
     vcpu_hours: float = 0.0
+    iops_hours: float = 0.0  # of provisioned IOPS
     account: str = ""
     region: str = ""
 

@@ -10,6 +10,25 @@ from datetime import date
 from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
 
 KEPT_PROBLEMS = 20
+KEPT_VOLUMES = 20_000  # a volume's meters; what is beyond is not looked at
+
+
+@dataclass(slots=True)
+class Provisioned:
+    """What a meter of a volume counted on the newest day it was seen: IOPS × hours, and hours."""
+
+    day: date
+    iops_hours: float
+    hours: float
+    region: str
+
+    def take(self, day: date, iops_hours: float, hours: float) -> None:
+        """Adds to the day; a newer day begins anew."""
+        if day > self.day:
+            self.day, self.iops_hours, self.hours = day, 0.0, 0.0
+        if day == self.day:
+            self.iops_hours += iops_hours
+            self.hours += hours
 
 
 @dataclass(slots=True)
@@ -20,6 +39,7 @@ class Totals:
     quantity: dict[tuple[date, Category], float] = field(default_factory=dict)
     billed: dict[date, float] = field(default_factory=dict)
     vcpu_hours: dict[date, float] = field(default_factory=dict)
+    provisioned: dict[tuple[str, str], Provisioned] = field(default_factory=dict)  # by resource and meter
     estimated: set[date] = field(default_factory=set)
     currencies: Counter[str] = field(default_factory=Counter)
     rows: int = 0
@@ -47,7 +67,17 @@ class Totals:
                 quantity[key] = quantity.get(key, 0.0) + row.quantity
                 if row.vcpu_hours:
                     self.vcpu_hours[day] = self.vcpu_hours.get(day, 0.0) + row.vcpu_hours
+                if row.iops_hours and row.resource:
+                    hours = (row.end - row.start).total_seconds() / 3600
+                    self._provision((row.resource, row.meter), day, row.iops_hours, hours, row.region)
         return self
+
+    def _provision(self, key: tuple[str, str], day: date, iops_hours: float, hours: float, region: str) -> None:
+        known = self.provisioned.get(key)
+        if known is not None:
+            known.take(day, iops_hours, hours)
+        elif len(self.provisioned) < KEPT_VOLUMES:
+            self.provisioned[key] = Provisioned(day, iops_hours, hours, region)
 
     def merge(self, other: Totals) -> None:
         """Adds what another source gave in whole."""
@@ -57,6 +87,8 @@ class Totals:
         for by_day, more in ((self.billed, other.billed), (self.vcpu_hours, other.vcpu_hours)):
             for day, value in more.items():
                 by_day[day] = by_day.get(day, 0.0) + value
+        for meter, more_iops in other.provisioned.items():
+            self._provision(meter, more_iops.day, more_iops.iops_hours, more_iops.hours, more_iops.region)
         self.estimated |= other.estimated
         self.currencies.update(other.currencies)
         self.rows += other.rows

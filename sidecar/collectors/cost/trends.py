@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import calendar
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -88,12 +88,23 @@ def elapsed(last: date) -> float:
 
 
 def idle_days(
-    daily_cpu: Mapping[date, float], daily_bytes: Mapping[date, float], last: date, limit: float = 0.05
+    daily_cpu: Mapping[date, float],
+    daily_bytes: Mapping[date, float],
+    last: date,
+    *,
+    cpu_below: float = 0.05,
+    bytes_up_to: float = 0.0,
 ) -> int | None:
-    """How many of the last seven days a resource was idle. None unless all seven have data: a machine that is off
-    sends none, and is not idle but gone.
+    """How many of the last seven days a resource was idle: mean CPU (0..1) below, and network bytes not over, a bound.
+
+    None unless all seven have data of both: a machine that is off sends none, and is not idle but gone.
     """
     wanted = [last - timedelta(days=n) for n in range(WEEK)]
-    if any(day not in daily_cpu for day in wanted):
+    if any(day not in daily_cpu or day not in daily_bytes for day in wanted):
         return None
-    return sum(daily_cpu[day] < limit and daily_bytes.get(day, 0.0) == 0 for day in wanted)
+    return sum(daily_cpu[day] < cpu_below and daily_bytes[day] <= bytes_up_to for day in wanted)
+
+
+def percentile_95(values: Sequence[float]) -> float | None:
+    """The nearest-rank 95th percentile; None of nothing."""
+    return sorted(values)[max(0, -(-len(values) * 95 // 100) - 1)] if values else None
