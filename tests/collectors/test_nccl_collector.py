@@ -184,6 +184,29 @@ def test_records_timed_by_the_enqueueing_thread_are_not_taken_for_waits(job):
     assert not [key for key in found if key[0].startswith("collective")]
 
 
+def exchange(rank, sn, us, op="Send", source="kernel_gpu"):
+    perf = {
+        "p2p": op,
+        "p2p_sn": sn,
+        "p2p_peer": 1 - rank,
+        "p2p_msg_size_bytes": 500,
+        "p2p_exec_time_us": us,
+        "p2p_timing_source": source,
+    }
+    return json.dumps({"header": {"id": "0xab", "rank": rank, "n_ranks": 2}, "p2p_perf": perf}) + "\n"
+
+
+def test_sends_and_receives_are_counted_and_nobody_waits_in_them(job):
+    collector = job.collector()
+    job.record(exchange(0, 1, 300_000), exchange(0, 2, 500_000), exchange(1, 1, 900_000, "Recv"))
+    job.record(exchange(0, 3, 7, source="p2p_cpu"))
+    found = sample(collector)
+    assert (found["collective_seconds_total", "Send", "0"], found["collectives_total", "Send", "0"]) == (0.8, 2)
+    assert (found["collective_seconds_total", "Recv", "1"], found["collective_bytes_total", "Send", "0"]) == (0.9, 1000)
+    assert found["unmatched_records_total",] == 1, "the enqueueing thread's"
+    assert not [key for key in found if "wait" in key[0] and key != ("wait_limit_seconds",)]
+
+
 def test_slow_collectives_in_a_row_lead_to_a_request_for_dumps_and_their_times_count(job):
     os.mkfifo(job.folder / "fr_0.pipe")
     reader = os.open(job.folder / "fr_0.pipe", os.O_RDONLY | os.O_NONBLOCK)

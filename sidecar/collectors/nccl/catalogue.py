@@ -92,14 +92,26 @@ METRICS: tuple[MetricInfo, ...] = (
     _info(
         "collectives_total",
         "",
-        "Finished collectives; `rank` counts in its communicator.",
+        "Finished collectives, sends and receives; `rank` counts in its communicator.",
         _RANK_OP,
         "Inspector",
         INSPECTOR,
     ),
-    _info("collective_seconds_total", "seconds", "Time of finished collectives.", _RANK_OP, "Inspector", INSPECTOR),
     _info(
-        "collective_bytes_total", "bytes", "Message sizes of finished collectives.", _RANK_OP, "Inspector", INSPECTOR
+        "collective_seconds_total",
+        "seconds",
+        "Time of finished collectives, sends and receives.",
+        _RANK_OP,
+        "Inspector",
+        INSPECTOR,
+    ),
+    _info(
+        "collective_bytes_total",
+        "bytes",
+        "Message sizes of finished collectives, sends and receives.",
+        _RANK_OP,
+        "Inspector",
+        INSPECTOR,
     ),
     _info(
         "collective_waited_seconds_total",

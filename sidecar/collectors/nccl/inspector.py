@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from sidecar.collectors.nccl.events import Body, Event
 
-# What the enqueueing thread measured: not how long the collective took.
-ENQUEUE_ONLY = "collective_cpu"
+# Other sources (collective_cpu and its like) are what the enqueueing thread measured: not how long it took on the GPU.
+# Before the source was told it was the kernel.
+KERNEL_SOURCES = ("", "kernel_gpu", "kernel_cpu")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,21 +35,25 @@ class Timings:
         """The records among `lines` lines of the Inspector."""
         for event in found:
             lines -= 1
-            if isinstance(event.body, inspector.CollectiveTiming):
-                self._record(event.body, now_ms)
+            record = event.body
+            if isinstance(record, inspector.CollectiveTiming):
+                if self._counted(record):
+                    self._waits.add(record.comm, record.op, record.sequence, record.rank, record.seconds, now_ms)
+            elif isinstance(record, inspector.PointToPointTiming):
+                self._counted(record)  # nobody else takes part in it: what it waited is not told by comparing
         self.unmatched += max(0, lines)
 
-    def _record(self, record: inspector.CollectiveTiming, now_ms: int) -> None:
-        if record.timing_source == inspector.ENQUEUE_ONLY:
+    def _counted(self, record: inspector.CollectiveTiming | inspector.PointToPointTiming) -> bool:
+        if record.timing_source not in inspector.KERNEL_SOURCES:
             self.unmatched += 1
-            return
+            return False
         key = (record.rank, record.op)
         if key not in self._calls and len(self._calls) >= _KEYS:
-            return
+            return False
         self._calls[key] += 1
         self._bytes[key] += record.size_bytes
         self._seconds[key] = self._seconds.get(key, 0.0) + record.seconds
-        self._waits.add(record.comm, record.op, record.sequence, record.rank, record.seconds, now_ms)
+        return True
 
     def dumped(self, rank: int, entries: Iterable[flightrecorder.Entry], now_ms: int) -> None:
         """The entries of one rank's dump that carry times."""
