@@ -70,7 +70,7 @@ def values(one, now_ms=0):
 def test_it_is_off_unless_it_is_switched_on_and_without_a_dataset_says_what_to_name():
     assert DatasetsSettings().enabled is False
     status = collector().probe()
-    assert (status.state, status.reason) == (Availability.UNAVAILABLE, "no_datasets")
+    assert (status.state, status.reason) == (Availability.UNAVAILABLE, "no_source")
     assert "path" in status.fix
 
 

@@ -60,7 +60,7 @@ def sizes(found):
 def test_it_is_off_unless_it_is_switched_on_and_without_a_server_says_what_to_name(collector):
     assert SparkSettings().enabled is False
     status = collector().probe()
-    assert (status.state, status.reason) == (Availability.UNAVAILABLE, "no_urls")
+    assert (status.state, status.reason) == (Availability.UNAVAILABLE, "no_source")
     assert "4040" in status.fix
 
 

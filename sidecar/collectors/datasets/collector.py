@@ -102,7 +102,7 @@ class DatasetsCollector:
         """The worst that was found. Never UNAVAILABLE for a reading that failed: it would not be tried again."""
         if not self._desks:
             fix = "name Parquet datasets under `collectors: {datasets: {datasets: [{name: …, path: …}]}}`"
-            return Status(Availability.UNAVAILABLE, "no_datasets", fix)
+            return Status(Availability.UNAVAILABLE, "no_source", fix)
         for desk in self._desks:
             if desk.next_ms is not None and desk.status.state is not Availability.AVAILABLE:
                 return Status(

@@ -106,7 +106,7 @@ class SparkCollector:
         """Degraded while a server does not answer; a driver comes and goes with its application."""
         if not self._desks:
             fix = "name drivers and history servers under `collectors: {spark: {urls: [http://driver:4040]}}`"
-            return Status(Availability.UNAVAILABLE, "no_urls", fix)
+            return Status(Availability.UNAVAILABLE, "no_source", fix)
         for desk in self._desks:
             if desk.failed is not None:
                 return Status(Availability.DEGRADED, desk.failed.reason, f"{desk.server}: {_fix(desk.failed)}")
