@@ -13,12 +13,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scraped_page import serving
 
 from sidecar import promql
+from sidecar.alerting.loader import load_rules
 from sidecar.collectors.scrape.collector import ScrapeCollector
 from sidecar.collectors.scrape.jobs import ScrapeSettings
+from sidecar.model import Sample, labels_of
 from sidecar.recording import Recorder
 from sidecar.store import Store
 
 PAGE = (Path(__file__).parents[2] / "docs/scrape.md").read_text()
+OWNED = next(
+    rule.expr
+    for group in load_rules([Path(__file__).parents[2] / "rules/scheduling.rules.yaml"]).groups
+    for rule in group.rules
+    if rule.name == "spikewatch:owned_gpu_active:ratio"
+)
 
 
 def blocks(heading):
@@ -61,7 +69,7 @@ def rule(block):
 def test_every_configuration_on_the_page_is_valid():
     found = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
     configs = [block for block in found if "collectors" in block]
-    assert len(configs) == 4
+    assert len(configs) == 5
     for block in configs:
         ScrapeSettings.model_validate(block["collectors"]["scrape"])
 
@@ -98,3 +106,22 @@ def test_the_otel_example_gives_the_share_of_traces_that_were_kept():
 def test_a_ratio_that_the_backend_exports_only_gets_its_name():
     store, now_ms = run(blocks("Trace sampling")[2], ["sampling_probability 0.25\n"])
     assert list(value(store, "spikewatch_trace_sampling_ratio", now_ms).values()) == [0.25]
+
+
+def test_the_dcgm_example_gives_the_activity_of_each_gpu_with_its_pod_and_no_other_label():
+    (config,) = blocks("GPU activity by pod")
+    own = 'device="nvidia0",modelName="H200",Hostname="n1",container="main"'
+    page = (
+        f'DCGM_FI_PROF_SM_ACTIVE{{gpu="0",UUID="GPU-1",namespace="ml",pod="web-1",{own}}} 0.25\n'
+        f'DCGM_FI_PROF_SM_ACTIVE{{gpu="1",UUID="GPU-2",{own}}} 0.5\n'
+        f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-1",namespace="ml",pod="web-1",{own}}} 99\n'
+    )
+    store, now_ms = run(config, [page])
+    assert value(store, "DCGM_FI_DEV_GPU_UTIL", now_ms) == {}
+    pod_info = {"namespace": "ml", "pod": "web-1", "owner": "Deployment/web", "node": "n1"}
+    Recorder(store, "kube").record([Sample("spikewatch_pod_info", labels_of(pod_info), 1.0)], now_ms)
+    ((labels, activity),) = value(store, OWNED, now_ms).items()
+    assert activity == pytest.approx(0.25)
+    found = dict(labels)
+    assert found.pop("instance").startswith("127.0.0.1:")
+    assert found == {"namespace": "ml", "pod": "web-1", "gpu": "GPU-1", "owner": "Deployment/web", "job": "dcgm"}
