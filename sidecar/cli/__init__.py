@@ -26,6 +26,7 @@ _COMMANDS = {
     "doctor": "sidecar.cli.doctor:doctor",
     "parse": "sidecar.cli.parse:parse",
     "probe": "sidecar.cli.probe:probe",
+    "prices": "sidecar.cli.prices:prices",
     "version": "sidecar.cli.version:version",
 }
 
