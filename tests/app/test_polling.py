@@ -30,6 +30,28 @@ def test_polls_come_only_where_a_collector_is_faster_than_the_tick(fastest, tick
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("begun_ms", [0, 1, 199])
+def test_polls_come_at_multiples_of_the_interval_and_go_on_after_one_that_failed(begun_ms):
+    async def story():
+        clock, polled, failures = SystemClock(), asyncio.Queue(), []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context["exception"]))
+
+        def poll():
+            polled.put_nowait(clock.now_ms())
+            raise RuntimeError
+
+        polling = Polling(poll, clock)
+        await asyncio.sleep(begun_ms / 1000)
+        await polling.adjust(50, 1000)
+        times = [await asyncio.wait_for(polled.get(), 20) for _ in range(4)]
+        await polling.stop()
+        slots = [t // 50 for t in times]
+        assert slots == sorted(set(slots))  # never twice for one slot, never before it
+        assert [type(f) for f in failures] == [RuntimeError] * 4
+
+    asyncio.run(story())
+
+
 def test_a_poll_samples_what_is_due_and_leaves_rules_alone(tmp_path):
     config = {
         **{"state_dir": "state", "run_dir": "run", "rules": [], "responses": []},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import mmap
 import os
@@ -163,6 +164,7 @@ def main(argument: str) -> int:
         wire.BOARD.pack_into(board, 0, -1, b"")
         child = Child(pynvml, board, settings)
         _answer(child.report())
+        gc.freeze()  # what was loaded stays: no collection has to go through it again
         _serve(child)
     except OSError as e:  # the library that was named cannot be loaded, or nobody reads our answers
         _answer({"failed": wire.LIBRARY_NOT_FOUND, "text": str(e)})

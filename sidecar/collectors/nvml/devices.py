@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from typing import Any
 
@@ -10,7 +11,14 @@ from sidecar.collectors.nvml.driver import Ability, Driver
 from sidecar.collectors.nvml.gpm import Gpm
 
 MIB = 1 << 20
-_UNION = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # by nvmlValueType_t
+RATES_FRESH_S = 0.2  # the driver's own sample covers a sixth of a second at least
+
+# What the library answers is taken apart by its layout in nvml.h: structures of nvidia-ml-py translate every access by
+# attribute, which takes longer than the call did.
+_RATES = struct.Struct("=II")  # gpu, memory
+_MEMORY, _MEMORY_V2 = struct.Struct("=QQQ"), struct.Struct("=I4xQQQQ")  # total, free, used; total, reserved, free, used
+_FIELD = struct.Struct("=I4x8x8xII8s")  # field, type of the value, return code, value
+_UNION = {t: struct.Struct(f"={c}").unpack_from for t, c in enumerate("dIQQqiH")}  # by nvmlValueType_t
 _CORE = ("memory", "utilization")
 _SLOW_CALLS = (
     ("temp", "temperature", "nvmlDeviceGetTemperatureV", (0,)),  # the die
@@ -39,6 +47,8 @@ class Device:
         self.slow: dict[str, float] = {}
         self._fresh = True
         self.abilities: dict[str, Ability] = {}
+        self._rates: tuple[int, int] | None = None  # those that `fast` read last
+        self._rates_at = 0.0
         self._sums: dict[int, list[float]] = {}  # GPM id → [number, sum]
         self._fields: dict[Any, Ability] = {}
 
@@ -58,9 +68,9 @@ class Device:
         """200 ms: activity. Raises GpuGone, MigChanged, as do the others."""
         busy = None
         if not self.divided and not self.instance:
-            rates = self._get("utilization", "nvmlDeviceGetUtilizationRates")
+            rates = self._rates = self._read_rates()
             if rates is not None:
-                busy = rates.gpu / 100
+                busy, self._rates_at = rates[0] / 100, self.driver.now()
         gpm = self.gpm.read() if self.gpm is not None else None
         if busy is None and gpm is None:
             return
@@ -83,9 +93,10 @@ class Device:
         if self.instance:
             return values
         if not self.divided:
-            rates = self._get("utilization", "nvmlDeviceGetUtilizationRates")
+            fresh = self._rates is not None and self.driver.now() - self._rates_at <= RATES_FRESH_S
+            rates = self._rates if fresh else self._read_rates()
             if rates is not None:
-                values["util.gpu"], values["util.memory"] = rates.gpu, rates.memory
+                values["util.gpu"], values["util.memory"] = rates
         reasons = self._older(
             "clocks", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
         )
@@ -129,17 +140,24 @@ class Device:
         else:
             self.slow[key] = value
 
+    def _read_rates(self) -> tuple[int, int] | None:
+        rates = self._get("utilization", "nvmlDeviceGetUtilizationRates")
+        return None if rates is None else _RATES.unpack(rates)
+
     def _memory(self, values: dict[str, float]) -> None:
         if self.divided or self.silent:
             return
-        nvml = self.driver.nvml
-        memory = self._get("memory", "nvmlDeviceGetMemoryInfo", nvml.nvmlMemory_v2)
+        memory = self._get("memory", "nvmlDeviceGetMemoryInfo", self.driver.nvml.nvmlMemory_v2)
         if memory is not None:
-            values["mem.reserved"] = memory.reserved
+            _, values["mem.total"], values["mem.reserved"], free, used = _MEMORY_V2.unpack(memory)
         elif self.ability("memory").code in wire.NEVER:
             memory = self._get("memory_v1", "nvmlDeviceGetMemoryInfo")
-        if memory is not None:
-            values["mem.total"], values["mem.used"], values["mem.free"] = memory.total, memory.used, memory.free
+            if memory is None:
+                return
+            values["mem.total"], free, used = _MEMORY.unpack(memory)
+        else:
+            return
+        values["mem.used"], values["mem.free"] = used, free
 
     def _older(self, ability: str, name: str, older: str, *args: Any) -> Any:
         """A function that drivers of another age have under another name."""
@@ -149,18 +167,18 @@ class Device:
 
     def _read_fields(self, wanted: tuple[Any, ...], values: dict[str, float]) -> None:
         now = self.driver.now()
-        abilities = self._fields
-        asked = [f for f in wanted if f not in abilities or not abilities[f].code or now >= abilities[f].retry_at]
+        abilities = [self._fields.setdefault(field, Ability()) for field in wanted]
+        asked = [f for f, a in zip(wanted, abilities, strict=True) if not a.code or now >= a.retry_at]
         answer = self._get("fields", "nvmlDeviceGetFieldValues", asked) if asked else None
         if answer is None:
             return
-        for field, value in zip(asked, answer, strict=True):
-            ability = abilities.setdefault(field, Ability())
-            if value.nvmlReturn:
-                self.driver.refused(ability, int(value.nvmlReturn))
+        for field, (number, kind, code, value) in zip(asked, _FIELD.iter_unpack(answer), strict=True):
+            ability = self._fields[field]
+            if code:
+                self.driver.refused(ability, code)
             else:
                 ability.code = 0
-                values[f"f{value.fieldId}"] = getattr(value.value, _UNION.get(value.valueType, "ullVal"))
+                values[f"f{number}"] = _UNION.get(kind, _UNION[3])(value)[0]
 
     # --- for the report ----------------------------------------------------------------------------------------------
 

@@ -59,8 +59,10 @@ class Driver:
         """Any function of pynvml. Raises its NVMLError."""
         board = self._board
         if board is not None:
-            board[: wire.BOARD.size] = self._notice(name)
-        spent = self.calls.setdefault(name, [0, 0.0])
+            board[: wire.BOARD.size] = self._notices.get((self.gpu, name)) or self._notice(name)
+        spent = self.calls.get(name)
+        if spent is None:
+            spent = self.calls[name] = [0, 0.0]
         started = time.perf_counter()
         try:
             return getattr(self.nvml, name)(*args)
@@ -72,10 +74,7 @@ class Driver:
 
     def _notice(self, name: str) -> bytes:
         """What stands on the board during this call; made once for each GPU and call."""
-        key = self.gpu, name
-        found = self._notices.get(key)
-        if found is None:
-            found = self._notices[key] = wire.BOARD.pack(self.gpu, name.encode())
+        found = self._notices[self.gpu, name] = wire.BOARD.pack(self.gpu, name.encode())
         return found
 
     def attempt(self, ability: Ability, name: str, *args: Any) -> Any:
