@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from sidecar.alerting.loader import load_rules
 from sidecar.app import records
 from sidecar.app.files import shipped_folder
+from sidecar.app.rulepack import read_pack, shipped_files
+from sidecar.cli.rules_text import EVALUATED
 from sidecar.durations import text
 from sidecar.plugins import Registry
 
@@ -71,11 +76,101 @@ def rules() -> str:
                     rule.expr,
                     "```",
                     "",
+                    f"[Runbook](runbooks/{rule.name}.md)",
+                    "",
                 ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-PAGES = {"metrics.md": metrics, "rules.md": rules}
+def signals() -> str:
+    """docs/signals.md: every signal as it was last provoked (docs/proof/signals.json)."""
+    record = json.loads((HERE / "proof" / "signals.json").read_text())
+    rows = [row for story in record["stories"].values() for row in story["rows"]]
+    lines = [
+        "# The signals, provoked",
+        "",
+        "What `make proof ARGS=tests/signals` found: each signal's cause was brought about under a whole sidecar with",
+        "the shipped rules and responses, after a time in which all was well and nothing fired. Written by `make docs`",
+        f"from [`proof/signals.json`](proof/signals.json) (last of {record['date']}).",
+        "",
+        "*Checked* says what the source was: `device` the real thing (kernel, files, processes, training runs with",
+        "PyTorch on the CPU), `recorded` answers of a real one, `fake` a stand-in of the tests. *Fires after* are",
+        "seconds from the cause to firing. A `for` of more than a minute was not waited out: `3 s + 5m` is what was",
+        "measured until the condition held, and the `for` that ships.",
+        "",
+        "| signal | alert | at | source | checked | cause | fires after | answered by | decision | verdict |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for slug in shipped_signals():
+        own = [row for row in rows if row["signal"] == slug]
+        lines += [_provoked(row) for row in own] or [f"| `{slug}` | | | not provoked | | | | | | |"]
+    return "\n".join(lines) + "\n"
+
+
+def shipped_signals() -> list[str]:
+    """The slugs of the shipped rules, those of `extra/` left out, in the order of layers and rules."""
+    paths = [shipped_folder() / f"{layer}.rules.yaml" for layer in LAYERS]
+    found = [dict(r.label_texts)["signal"] for g in load_rules(paths).groups for r in g.rules if r.is_alert]
+    return list(dict.fromkeys(found))
+
+
+def _provoked(row: dict[str, Any]) -> str:
+    waited = row["for_was_waited_out"]
+    after = f"{row['seconds']:g} s" if waited else f"{row['detection_s']:g} s + {text(round(row['for_s'] * 1000))}"
+    answers = row["responses"] or [{"response": "", "decision": "", "verdict": "", "result": "", "gain_percent": None}]
+    cells = [
+        f"`{row['signal']}`",
+        row["alert"],
+        row["at"],
+        row["source"],
+        row["against"],
+        row["cause"],
+        after,
+        "<br>".join(f"`{a['response']}`" if a["response"] else "" for a in answers),
+        "<br>".join(f"`{a['decision']}`" if a["decision"] else "" for a in answers),
+        "<br>".join(_verdict(a) for a in answers),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _verdict(answer: dict[str, Any]) -> str:
+    if not answer["verdict"]:
+        return ""
+    gain = "" if answer["gain_percent"] is None else f", {answer['gain_percent']:+.0f} %"
+    return f"{answer['verdict'].replace('_', ' ')}{gain}, {answer['result'].replace('_', ' ')}"
+
+
+LAYERS = ("infrastructure", "scheduling", "data_pipeline", "observability", "training")
+
+
+def runbooks() -> str:
+    """docs/runbooks/README.md: which runbook is for what."""
+    lines = [
+        "# Runbooks",
+        "",
+        "One page for each shipped alert: what it is and costs, how to confirm it by hand, what is done about it, how",
+        "to tune it, and when it is wrong. One page of a signal tells the whole story, the others point to it.",
+        "Written by `make docs`.",
+        "",
+        "`spikewatch …` is run in the sidecar's container (`kubectl exec $POD -c spikewatch -- spikewatch …`), or",
+        "anywhere with `--url`; what is *on the node* in a shell of the node. To change an alert, copy the block under",
+        "*Tune* into your [overrides file](../configuration.md). `spikewatch rules show ALERT` prints the expression as",
+        "it ships, `spikewatch rules explain ALERT` how it stands now.",
+        "",
+        "| alert | severity | signal | evaluated | |",
+        "|---|---|---|---|---|",
+    ]
+    for signal in read_pack(shipped_files(extra=True)).signals():
+        for alert in signal.alerts:
+            name, labels = alert.rule.name, alert.labels
+            summary = dict(alert.rule.annotation_texts)["summary"]
+            what = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", summary).rstrip(".")
+            place = EVALUATED[alert.at]
+            lines.append(f"| [{name}]({name}.md) | {labels['severity']} | `{labels['signal']}` | {place} | {what} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"metrics.md": metrics, "rules.md": rules, "signals.md": signals, "runbooks/README.md": runbooks}
 
 
 def main() -> int:

@@ -104,7 +104,7 @@ class RulePack:
 
 
 def shipped_files(*, extra: bool) -> list[Path]:
-    """The rule files that a sidecar loads by default; `extra` adds those that it is to be told of."""
+    """The rule files of the signals; `extra` adds those beyond, in `extra/`. A sidecar loads both by default."""
     return sorted(shipped_folder().glob("**/*.rules.yaml" if extra else "*.rules.yaml"))
 
 

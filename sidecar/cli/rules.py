@@ -34,11 +34,11 @@ def rules() -> None:
 
 @rules.command("list")
 @_FILES
-@click.option("--extra", is_flag=True, help="Those that are shipped but not loaded by default, too.")
+@click.option("--extra", is_flag=True, help="Those beyond the 21 signals, too.")
 @_RESPONSES
 @_JSON
 def list_(files: tuple[Path, ...], extra: bool, response_files: tuple[Path, ...], as_json: bool) -> None:
-    """Every signal of FILES, by default of the shipped rules.
+    """Every signal of FILES, by default the 21 of the shipped rules.
 
     JSON: a list of {signal, layer, at, alerts, thresholds, metrics, response}. Exits 1 when a file would be refused.
     """

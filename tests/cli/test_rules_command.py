@@ -143,7 +143,7 @@ def test_the_shipped_rules_are_the_signals(spikewatch):
         assert row["response"]["mode"] in ("observe", "suggest")
 
 
-def test_what_is_not_loaded_by_default_is_listed_on_request(spikewatch):
+def test_what_ships_beyond_the_signals_is_listed_on_request(spikewatch):
     extra = {row["signal"] for row in listed(spikewatch, "--extra")}
     assert "gpu_below_baseline" in extra - set(SIGNALS)
 

@@ -1,6 +1,7 @@
 """Every shipped alert has a runbook, and what a runbook says about its alert is what the rule says."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,11 @@ def shell(text):
 
 def test_every_shipped_alert_has_its_runbook_and_every_runbook_its_alert(alerts):
     assert set(BOOKS) == set(alerts)
+
+
+def test_the_list_of_runbooks_is_up_to_date():
+    page = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]["runbooks/README.md"]
+    assert (ROOT / "docs" / "runbooks" / "README.md").read_text() == page(), "run `make docs`"
 
 
 def test_every_signal_has_one_page_that_tells_its_whole_story(pack):
