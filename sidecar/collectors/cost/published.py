@@ -12,7 +12,7 @@ from sidecar.collectors.cost.rows import Category
 from sidecar.collectors.cost.totals import Totals
 from sidecar.model import Sample, labels_of
 
-_TRENDS = (Category.VCPU, Category.GPU, Category.EGRESS)
+_TRENDS = (Category.VCPU, Category.GPU, Category.EGRESS, Category.PROVISIONED_IOPS)
 
 
 def one(metric: str, value: float, **labels: str) -> Sample:
