@@ -127,7 +127,7 @@ def test_a_running_sidecar_reads_the_bill_and_reads_again_after_a_reading_that_f
     try:
         assert seen() == 0
         export(history(60, lambda n: 1.0))
-        assert [seen(), seen(), seen()][-1] == 6
+        assert [seen(), seen(), seen()][-1] == 8
     finally:
         assert runner.close(30) == []
 

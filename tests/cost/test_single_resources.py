@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar.collectors.cost import cloudwatch, inventory, resources
 from sidecar.collectors.cost.cloudwatch import Series
+from sidecar.collectors.cost.collector import CostCollector, CostSettings
 from sidecar.collectors.cost.focus import FocusFile
 from sidecar.collectors.cost.resources import Bounds, PodDay
 from sidecar.collectors.cost.totals import Totals
@@ -268,3 +269,30 @@ def test_a_network_that_nobody_counts_is_unknown_and_not_silent():
 def test_days_are_those_of_utc():
     late = datetime(2026, 11, 19, 23, 55, tzinfo=UTC)
     assert resources._days({late: 1.0}) == {date(2026, 11, 19): 1.0}
+
+
+def test_the_bill_and_a_budget_are_read_from_an_account(aws):
+    import requests
+
+    first = TODAY - timedelta(days=60)
+    results = []
+    for day in (first + timedelta(days=n) for n in range(60)):
+        amount = {"Amount": "10.0", "Unit": "USD"}
+        metrics = {"AmortizedCost": amount, "UnblendedCost": amount, "UsageQuantity": {"Amount": "24", "Unit": "Hrs"}}
+        period = {"Start": day.date().isoformat(), "End": (day + timedelta(days=1)).date().isoformat()}
+        group = {"Keys": ["Amazon Elastic Compute Cloud - Compute", "BoxUsage:p5.48xlarge"], "Metrics": metrics}
+        results.append({"TimePeriod": period, "Total": {}, "Groups": [group], "Estimated": False})
+    queue = "http://motoapi.amazonaws.com/moto-api/static/ce/cost-and-usage-results"
+    assert requests.post(
+        queue, json={"results": [{"ResultsByTime": results, "DimensionValueAttributes": []}]}, timeout=9
+    ).ok
+    limit = {"BudgetName": "research", "BudgetLimit": {"Amount": "5000", "Unit": "USD"}}
+    own = limit | {"TimeUnit": "MONTHLY", "BudgetType": "COST"}
+    aws()("budgets").create_budget(AccountId="123456789012", Budget=own)
+    budgets = [{"name": "research", "aws_account": "123456789012"}, {"name": "none", "aws_account": "123456789012"}]
+    one = CostCollector(CostSettings(enabled=True, aws=True, budgets=budgets), clients=aws)
+    found = {(s.metric, *(v for _, v in s.labels)): s.value for s in one.sample(int(TODAY.timestamp() * 1000))}
+    assert found["spikewatch_cost_daily", "vcpu", "last7"] == 10
+    assert found["spikewatch_budget_amount", "research"] == 5000
+    assert ("spikewatch_budget_amount", "none") not in found
+    assert "NotFoundException" in one.probe().fix
