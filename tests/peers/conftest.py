@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from bench import _live
 
@@ -76,6 +77,12 @@ def eventually(condition, what, seconds=25):
         assert time.monotonic() < until, f"{what}: not in {seconds} s"
         time.sleep(0.05)
     return found
+
+
+@pytest.fixture(scope="session")
+def started():
+    """`running`, for files beside this one."""
+    return running
 
 
 @pytest.fixture(scope="module")
