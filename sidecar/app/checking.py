@@ -15,6 +15,8 @@ from sidecar.app.files import shipped_folder
 from sidecar.app.proven import held
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.trust import trusted
+from sidecar.collectors.cost.approvals import load_approvals
+from sidecar.collectors.cost.pricebook import load_prices
 from sidecar.errors import ConfigError, PluginError, Problem
 from sidecar.model import MetricInfo
 from sidecar.plugins import Registry
@@ -22,7 +24,7 @@ from sidecar.responses.loader import load_caps, load_responses
 from sidecar.settings import load
 from sidecar.yamlfile import Document
 
-KEYS = ("groups", "responses", "overrides", "caps")
+KEYS = ("groups", "responses", "overrides", "caps", "prices", "approvals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,10 @@ class _Check:
                 return _count(len(load_overrides(document, self._groups)), "override")
             if what == "caps":
                 return _count(len(load_caps(document, self._registry.remediations)), "cap")
+            if what == "prices":
+                return _count(len(load_prices(path).prices), "price")
+            if what == "approvals":
+                return _count(len(load_approvals(path).entries), "approval")
             if what == "tests":
                 text = "a rule unit test, not a file that is loaded: run `spikewatch test` on it"
                 self._problems.append(document.problem((), text))
@@ -123,7 +129,7 @@ class _Check:
 
 
 def kind(document: Document) -> str:
-    """`groups`, `responses`, `overrides`, `caps`, `tests` or `config`."""
+    """One of KEYS, `tests` or `config`."""
     value = document.value
     if value is None:
         return "groups"  # Prometheus takes an empty file for one without rules

@@ -22,10 +22,11 @@ from sidecar.cli.values import DURATION
     help="How long a training step takes: windows over the trainer's metrics are to hold five.",
 )
 def check(files: tuple[Path, ...], strict: bool, step_time: int) -> None:
-    """Checks rule, response, override, caps and configuration files.
+    """Checks rule, response, override, caps and configuration files, price books and approvals of budgets.
 
-    They are told apart by their top-level key: `groups`, `responses`, `overrides`, `caps`; anything else is taken for
-    a configuration. Exits 0 when everything loads as in Prometheus (warnings allowed), 1 on errors.
+    They are told apart by their top-level key: `groups`, `responses`, `overrides`, `caps`, `prices`, `approvals`;
+    anything else is taken for a configuration. Exits 0 when everything loads as in Prometheus (warnings allowed), 1 on
+    errors.
     """
     from sidecar.app.checking import check_files
 

@@ -55,9 +55,10 @@ def refresh(file: Path, origin: str, regions: Sequence[str], kinds: Sequence[str
     Exits 1, with nothing written, when FILE or what is read has a mistake, or AWS refuses; every mistake is listed.
     """
     with _told():
-        before = file.read_text(encoding="utf-8") if file.exists() else None
-        book = load_prices(file) if file.exists() else PriceBook()
-        newer = _from_aws(book, regions, kinds) if origin == "aws" else _from_file(Path(origin), regions, kinds)
+        there = file.exists()
+        book = load_prices(file) if there else PriceBook()
+        before = file.read_text(encoding="utf-8") if there else None
+        newer = _from_aws(book, regions, kinds) if origin == "aws" else _from_file(origin, regions, kinds)
         after = book.with_(newer)
         for line in _changes(book, after, newer):
             click.echo(line)
@@ -78,23 +79,23 @@ def _from_aws(book: PriceBook, regions: Sequence[str], kinds: Sequence[str]) -> 
     return found
 
 
-def _from_file(path: Path, regions: Sequence[str], kinds: Sequence[str]) -> list[Price]:
+def _from_file(path: str, regions: Sequence[str], kinds: Sequence[str]) -> list[Price]:
     if regions or kinds:
         raise click.UsageError("--region and --instance-type belong to --from aws")
-    if _is_focus(path):
-        return pricefocus.read(path)
-    return pricecsv.read(path, _today())
+    return pricefocus.read(path) if _is_focus(path) else pricecsv.read(Path(path), _today())
 
 
-def _is_focus(path: Path) -> bool:
+def _is_focus(path: str) -> bool:
     """A FOCUS export by its name or its header: no list of prices has such columns."""
-    if path.name.endswith((".parquet", ".gz")):
+    if "://" in path or path.endswith((".parquet", ".gz")):
         return True
+    if not Path(path).is_file():  # whoever reads it says why it cannot be
+        return False
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
             return "ChargePeriodStart" in file.readline(1 << 16)
     except OSError:
-        return False  # whoever reads it says why it cannot be
+        return False
 
 
 def _changes(before: PriceBook, after: PriceBook, newer: Iterable[Price]) -> Iterator[str]:

@@ -301,9 +301,11 @@ def test_an_api_out_of_reach_is_unavailable_until_it_answers(collector):
     assert [f.status.reason for f in gone.findings()] == ["unreachable"] * 4
 
 
-def test_a_token_that_is_not_there_or_fits_no_header_is_told(collector, tmp_path):
-    (tmp_path / "token").write_bytes(b"a\nb")
-    assert collector().probe().reason == "unreachable"
+def test_a_token_that_is_not_there_or_fits_no_header_is_told_and_never_shown(collector, tmp_path):
+    for wrong in (b"", b"secret\nsecret", b"secret\xff", b"two secrets"):
+        (tmp_path / "token").write_bytes(wrong)
+        assert collector().probe().reason == "no_token"
+        assert "secret" not in collector().probe().fix
     (tmp_path / "token").unlink()
     status = collector().probe()
     assert (status.state, status.reason) == (Availability.DENIED, "no_token")

@@ -121,6 +121,14 @@ def test_what_costs_money_to_ask_is_asked_four_times_a_day_at_most(paid):
     assert aws.asked == ["volumes", "metrics", "instances", "metrics"] * 4
 
 
+def test_what_has_no_series_for_want_of_room_is_counted(export):
+    day = TODAY - timedelta(days=2)
+    rows = [charge(day, 1.0, ResourceId=f"vol-{n}", ConsumedQuantity=300 + n, **IO2) for n in range(5)]
+    one = collector(focus=[str(export(rows))], max_resources=2)
+    assert sorted(key[2] for key in values(one.sample(NOW)) if key[0] == "volume_iops") == ["vol-3", "vol-4"]
+    assert (one.probe().reason, one.probe().fix[:2]) == ("too_many_resources", "3 ")
+
+
 # --- kept over a restart ---
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -183,7 +184,7 @@ def test_an_export_gives_the_list_price_of_its_newest_day_and_of_spot_what_was_p
         for n, usd in ((10, 200), (5, 190))
     ]
     rows.append(hours(new, 3.0, SkuMeter="x", SkuPriceDetails='{"InstanceType": "Standard_D4"}', RegionId="westeurope"))
-    found = {price.key: price for price in pricefocus.read(focus(rows))}
+    found = {price.key: price for price in pricefocus.read(str(focus(rows)))}
     assert {key: price.usd_per_hour for key, price in found.items()} == {
         ("p5.48xlarge", "us-east-1", "on-demand"): 55,
         ("p5.48xlarge", "us-east-1", "spot"): 26,
@@ -198,7 +199,7 @@ def test_what_is_no_hour_of_an_instance_has_no_price(focus):
         hours(TODAY, 1.0, ChargeCategory="Tax"), hours(TODAY, 1.0, ChargeClass="Correction"),
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="nothing to take over"):
-        pricefocus.read(focus(rows))
+        pricefocus.read(str(focus(rows)))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_what_is_no_hour_of_an_instance_has_no_price(focus):
 )
 def test_a_row_that_is_wrong_is_told_with_its_line(focus, wrong, said):
     with pytest.raises(ConfigError, match=said) as failed:
-        pricefocus.read(focus([hours(TODAY, 1.0), hours(TODAY, 1.0, **wrong)]))
+        pricefocus.read(str(focus([hours(TODAY, 1.0), hours(TODAY, 1.0, **wrong)])))
     assert places(failed) == [(3, 1)]
 
 
@@ -307,6 +308,8 @@ def test_with_dry_run_or_a_mistake_nothing_is_written(prices, tmp_path):
     assert prices("refresh", "--from", tmp_path / "none.csv").stderr.endswith(
         "cannot be read: No such file or directory\n"
     )
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in prices("refresh", "--from", tmp_path / "pipe").stderr
     assert prices.file.read_text() == book
 
 
@@ -336,6 +339,16 @@ def test_from_aws_takes_types_and_regions_from_the_book_and_the_options(prices, 
         (kind, region) for kind in ("m5.xlarge", "p5.48xlarge") for region in ("eu-west-1", "us-east-1")
     }
     assert prices("refresh", "--from", "x.csv", "--region", "eu").exit_code == 2
+
+
+def test_check_tells_books_and_approvals_from_configurations(prices, tmp_path):
+    prices.file.write_text("prices:\n" + LINE)
+    approvals = tmp_path / "approvals.yaml"
+    approvals.write_text("approvals: [{budget: b, owner: cfo, amount: 1, until: 2026-12-31}]\n")
+    done = CliRunner().invoke(_spikewatch, ["check", str(prices.file), str(approvals), str(SHIPPED)])
+    assert done.stdout.splitlines() == [f"{prices.file}: 1 price", f"{approvals}: 1 approval", f"{SHIPPED}: 0 prices"]
+    prices.file.write_text("prices: [{instance_type: a}]\n")
+    assert f"{prices.file}:1:10: error" in CliRunner().invoke(_spikewatch, ["check", str(prices.file)]).stderr
 
 
 def test_show_lists_prices_with_their_age_and_marks_the_old(prices):

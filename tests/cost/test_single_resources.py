@@ -18,7 +18,12 @@ from sidecar.collectors.cost.totals import Totals
 from sidecar.errors import CollectError
 
 DAY = TODAY.date()
-BOUNDS = Bounds(resources=500, idle_cpu=0.05, idle_bytes=5_000_000)
+
+
+def bounds(most=500):
+    return Bounds(resources=most, idle_cpu=0.05, idle_bytes=5_000_000)
+
+
 IO2 = {"SkuMeter": "EBS:VolumeP-IOPS.io2", "ConsumedUnit": "IOPS-Mo", "ServiceCategory": "Storage"}
 ARN = "arn:aws:ec2:us-east-1:123456789012:volume/vol-0abc"
 
@@ -159,11 +164,11 @@ def test_volumes_of_the_account_that_pay_for_iops_are_found_and_no_others(aws):
     io2, gp3 = volume(ec2, "io2", 10_000, one), volume(ec2, "gp3", 8_000, one)
     volume(ec2, "gp3", 3_000, one), volume(ec2, "gp2", None, one), volume(ec2, "io1", 500)
     assert inventory.provisioned(ec2) == {io2: 10_000, gp3: 8_000}
-    found = resources.volumes({gp3: 7_500.0, "vol-billed": 100.0}, ("us-east-1",), aws, DAY, 500)
+    found = resources.volumes({gp3: 7_500.0, "vol-billed": 100.0}, ("us-east-1",), aws, DAY, bounds())
     assert {v.name: (v.provisioned, v.used) for v in found} == {
         io2: (10_000, None), gp3: (7_500, None), "vol-billed": (100, None)
     }  # fmt: skip
-    assert [v.name for v in resources.volumes({gp3: 7_500.0}, ("us-east-1",), aws, DAY, 1)] == [io2]
+    assert [v.name for v in resources.volumes({gp3: 7_500.0}, ("us-east-1",), aws, DAY, bounds(1))] == [io2]
 
 
 def test_what_a_volume_used_is_the_95th_percentile_of_its_week(aws, monkeypatch):
@@ -184,7 +189,7 @@ def test_what_a_volume_used_is_the_95th_percentile_of_its_week(aws, monkeypatch)
             [(at, 3.6e6 if n < busy else 3.6e3) for n, at in enumerate(known)],
         )
         put(watch, "AWS/EBS", "VolumeWriteOps", "VolumeId", name, [(at, 0.0) for at in known])
-    found = {v.name: v.used for v in resources.volumes({}, ("us-east-1",), aws, DAY, 500)}
+    found = {v.name: v.used for v in resources.volumes({}, ("us-east-1",), aws, DAY, bounds())}
     assert found == {one: pytest.approx(1_000), young: None}
 
 
@@ -201,10 +206,10 @@ def test_an_instance_is_idle_on_days_with_little_load_and_traffic(aws):
             )
             for metric in ("NetworkIn", "NetworkOut"):
                 put(watch, "AWS/EC2", metric, "InstanceId", name, [(at, 3e6 if name == talking and n > 4 else 1e6)])
-    found = resources.idle_instances(("us-east-1", "eu-west-1"), aws, DAY, BOUNDS)
+    found = resources.idle_instances(("us-east-1", "eu-west-1"), aws, DAY, bounds())
     assert found == {idle: 7, busy: 6, talking: 4}
-    assert resources.idle_instances((), aws, DAY, BOUNDS) == {}
-    assert len(resources.idle_instances(("us-east-1",), aws, DAY, Bounds(1, 0.05, 5e6))) <= 1
+    assert resources.idle_instances((), aws, DAY, bounds()) == {}
+    assert len(resources.idle_instances(("us-east-1",), aws, DAY, bounds(1))) <= 1
     assert silent not in found
 
 
@@ -258,12 +263,12 @@ def test_pods_are_idle_by_use_of_their_request_where_the_network_is_counted():
         "a/idle": week(), "a/busy": week(cpu=0.5), "a/talking": week(moved=1e9), "a/young": week(days=6),
         "a/short": week(hours=6.0), "a/unbounded": week(cpu=None),
     }  # fmt: skip
-    assert resources.idle_pods(pods, DAY, BOUNDS) == {"a/idle": 7, "a/busy": 0, "a/talking": 0}
-    assert resources.idle_pods(pods, DAY, Bounds(1, 0.05, 5e6)) == {"a/idle": 7}
+    assert resources.idle_pods(pods, DAY, bounds()) == {"a/idle": 7, "a/busy": 0, "a/talking": 0}
+    assert resources.idle_pods(pods, DAY, bounds(1)) == {"a/idle": 7}
 
 
 def test_a_network_that_nobody_counts_is_unknown_and_not_silent():
-    assert resources.idle_pods({"a/idle": week(), "a/busy": week(cpu=0.9)}, DAY, BOUNDS) == {}
+    assert resources.idle_pods({"a/idle": week(), "a/busy": week(cpu=0.9)}, DAY, bounds()) == {}
 
 
 def test_days_are_those_of_utc():

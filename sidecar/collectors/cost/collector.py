@@ -43,6 +43,7 @@ class _Reading:
     efficiency: dict[datetime, Efficiency] = field(default_factory=dict)
     pod_days: dict[str, dict[date, PodDay]] = field(default_factory=dict)
     failed: list[CollectError] = field(default_factory=list)
+    left_out: int = 0  # resources beyond max_resources
 
     def attempt(self, source: str, work: Callable[[], _T], otherwise: _T) -> _T:
         """What `work` gives. A source that fails is noted; the others still have their numbers."""
@@ -127,7 +128,7 @@ class CostCollector:
             samples += self._budgets(reading)
         single = list(self._resources(reading))
         self._samples = samples + single
-        self._status = _status(reading.failed, totals)
+        self._status = _status(reading)
         self._failure = reading.failed[0] if reading.failed and not totals.rows and not single else None
         if not reading.failed:
             self._kept.save(now_ms, self._samples)
@@ -171,16 +172,24 @@ class CostCollector:
         bounds = Bounds(s.max_resources, IDLE_CPU, s.idle_network_bytes)
         billed = resources.billed_volumes(reading.totals, today)
 
+        made: dict[str, ClientFactory] = {}
+
+        def clients(region: str) -> ClientFactory:
+            if region not in made:
+                made[region] = self._clients(region)
+            return made[region]
+
         def volumes(regions: tuple[str, ...]) -> list[resources.Volume]:
-            return resources.volumes(billed, regions, self._clients, today, bounds.resources)
+            return resources.volumes(billed, regions, clients, today, bounds)
 
         found = reading.attempt("cloudwatch", lambda: volumes(s.cloudwatch), None)
         yield from published.volumes(volumes(()) if found is None else found)
         nothing: dict[str, int] = {}
         idle = reading.attempt(
-            "cloudwatch", lambda: resources.idle_instances(s.cloudwatch, self._clients, today, bounds), nothing
+            "cloudwatch", lambda: resources.idle_instances(s.cloudwatch, clients, today, bounds), nothing
         )
         yield from published.idle({**resources.idle_pods(reading.pod_days, today, bounds), **idle})
+        reading.left_out = bounds.left_out
 
     def _budgets(self, reading: _Reading) -> Iterator[Sample]:
         totals, today = reading.totals, reading.today
@@ -223,7 +232,8 @@ def _focus_rows(pattern: str, seen: set[str]) -> Iterator[CostRow | RowProblem]:
             yield from FocusFile(path).rows()
 
 
-def _status(failed: list[CollectError], totals: Totals) -> Status:
+def _status(reading: _Reading) -> Status:
+    failed, totals = reading.failed, reading.totals
     if totals.mixed_currencies:
         found = ", ".join(sorted(totals.currencies))
         return Status(Availability.DEGRADED, "mixed_currencies", f"give exports of one currency, not of {found}")
@@ -231,4 +241,7 @@ def _status(failed: list[CollectError], totals: Totals) -> Status:
         return Status(Availability.DEGRADED, failed[0].reason, str(failed[0]))
     if totals.skipped:
         return Status(Availability.DEGRADED, "rows_skipped", f"look at {totals.problems[0]}")
+    if reading.left_out:
+        fix = f"{reading.left_out} volumes, instances or pods have no series: raise max_resources"
+        return Status(Availability.DEGRADED, "too_many_resources", fix)
     return Status(Availability.AVAILABLE)

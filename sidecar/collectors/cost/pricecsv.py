@@ -30,6 +30,8 @@ def read(path: Path, today: date) -> list[Price]:
     Raises ConfigError with every mistake.
     """
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for its writer
+            raise ConfigError([Problem(str(path), 0, 0, "cannot be read: not a regular file")])
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError([Problem(str(path), 0, 0, f"larger than {_MAX_BYTES >> 20} MiB")])
         text = path.read_text(encoding="utf-8-sig")

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from sidecar.collectors.cost.focus import FocusFile
@@ -37,12 +36,12 @@ class _Use:
     paid: float
 
 
-def read(path: Path) -> list[Price]:
+def read(path: str) -> list[Price]:
     """Raises ConfigError: it is no such export, a value cannot be read, the currency is not USD, there is no price."""
     by_key: dict[PriceKey, dict[date, list[_Use]]] = defaultdict(lambda: defaultdict(list))
     problems: list[Problem] = []
     try:
-        for found in FocusFile(str(path)).read(NEEDED, WANTED, lambda names: _Reader(str(path), names).use):
+        for found in FocusFile(path).read(NEEDED, WANTED, lambda names: _Reader(path, names).use):
             if isinstance(found, RowProblem):
                 problems.append(_problem(path, found))
                 if len(problems) >= MOST_PROBLEMS:
@@ -50,22 +49,22 @@ def read(path: Path) -> list[Price]:
             elif found is not None:
                 by_key[found.key][found.day].append(found)
     except CollectError as e:
-        raise ConfigError([Problem(str(path), 0, 0, str(e).removeprefix(f"cost: {path}: "))]) from None
+        raise ConfigError([Problem(path, 0, 0, str(e).removeprefix(f"cost: {path}: "))]) from None
     if problems:
         raise ConfigError(problems)
-    prices = [_price(key, max(days), days[max(days)], path.name) for key, days in by_key.items()]
+    prices = [_price(key, max(days), days[max(days)], path.rpartition("/")[2]) for key, days in by_key.items()]
     if not prices:
         text = "no charge for hours of an instance type with a list price: nothing to take over"
-        raise ConfigError([Problem(str(path), 0, 0, text)])
+        raise ConfigError([Problem(path, 0, 0, text)])
     return prices
 
 
-def _problem(path: Path, found: RowProblem) -> Problem:
+def _problem(path: str, found: RowProblem) -> Problem:
     """With the line in a text, whose header is line 1; Parquet has rows only."""
     message = f"column {found.column}: {found.problem}" if found.column else found.problem
-    if path.suffix == ".parquet":
-        return Problem(str(path), 0, 0, f"row {found.row}, {message}")
-    return Problem(str(path), found.row + 1, 1, message)
+    if path.endswith(".parquet"):
+        return Problem(path, 0, 0, f"row {found.row}, {message}")
+    return Problem(path, found.row + 1, 1, message)
 
 
 def _price(key: PriceKey, day: date, uses: Sequence[_Use], source: str) -> Price:

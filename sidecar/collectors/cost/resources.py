@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import TypeVar
 
 from sidecar.collectors.cost import inventory, trends
 from sidecar.collectors.cost.aws import ClientFactory
 from sidecar.collectors.cost.cloudwatch import Points, Series, points
 from sidecar.collectors.cost.totals import Totals
 
+_T = TypeVar("_T")
 PERIOD_S = 300  # of volumes' operations: the finest every volume has
 BILLED_WITHIN_DAYS = 5  # a volume that nobody charged for longer is gone
 _DAY_S = 86_400
@@ -19,13 +21,21 @@ _VOLUME = re.compile(r"vol-[0-9a-f]+")
 _GP3 = re.compile(r"\bgp3\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Bounds:
-    """Of what is asked, and what counts as no use."""
+    """Of what is asked, and what counts as no use. `left_out` counts what is beyond them."""
 
     resources: int  # of a kind, in all regions together
     idle_cpu: float  # 0..1
     idle_bytes: float  # of network, a day
+    left_out: int = 0
+
+    def first(self, names: Iterable[_T], taken: int = 0) -> list[_T]:
+        """As many as there is room for beside `taken` others."""
+        listed = list(names)
+        room = max(0, self.resources - taken)
+        self.left_out += max(0, len(listed) - room)
+        return listed[:room]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +59,13 @@ def billed_volumes(totals: Totals, today: date) -> dict[str, float]:
 
 
 def volumes(
-    billed: Mapping[str, float], regions: Sequence[str], clients: Callable[[str], ClientFactory], today: date, most: int
+    billed: Mapping[str, float],
+    regions: Sequence[str],
+    clients: Callable[[str], ClientFactory],
+    today: date,
+    bounds: Bounds,
 ) -> list[Volume]:
-    """Volumes of the bill, and of the account where the bill does not name them, the largest `most` of them.
+    """Volumes of the bill, and of the account where the bill does not name them; the largest, where there are too many.
 
     What they use is asked in each region; a volume that CloudWatch knows nothing of keeps `used` None.
     Raises CollectError when AWS refuses.
@@ -62,7 +76,7 @@ def volumes(
         there = inventory.provisioned(clients(region)("ec2"))
         own[region] = list(there)
         found = there | found
-    kept = dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most])
+    kept = dict(bounds.first(sorted(found.items(), key=lambda item: (-item[1], item[0]))))
     for region, names in own.items():
         asked = [name for name in names if name in kept]
         used.update(_used(clients(region)("cloudwatch"), asked, today) if asked else {})
@@ -93,8 +107,10 @@ def idle_instances(
 ) -> dict[str, int]:
     """Idle days of the last seven by instance, of those with data of all seven. Raises CollectError."""
     found: dict[str, int] = {}
+    taken = 0
     for region in regions:
-        names = inventory.running(clients(region)("ec2"))[: bounds.resources - len(found)]
+        names = bounds.first(inventory.running(clients(region)("ec2")), taken)
+        taken += len(names)
         if names:
             found |= _idle(clients(region)("cloudwatch"), names, today, bounds)
     return found
@@ -140,7 +156,7 @@ def idle_pods(days: Mapping[str, Mapping[date, PodDay]], today: date, bounds: Bo
         idle = _idle_days(cpu, {at: day.bytes for at, day in whole.items()}, today, bounds)
         if idle is not None:
             found[name] = idle
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[: bounds.resources])
+    return dict(bounds.first(sorted(found.items(), key=lambda item: (-item[1], item[0]))))
 
 
 def _idle_days(cpu: Mapping[date, float], moved: Mapping[date, float], today: date, bounds: Bounds) -> int | None:

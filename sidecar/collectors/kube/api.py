@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _MAX_PAGE = 64 << 20  # bytes; 500 pods take some 5 MB
+_TOKEN = re.compile(rb"[!-~]{1,65536}")
 _RESTARTS = 2  # of one list whose continuation expired
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _BY_STATUS = {
@@ -69,11 +71,14 @@ class Account:
 
     def token(self) -> str:
         """Raises CollectError."""
+        fix = "mount the service account's token (automountServiceAccountToken: true)"
         try:
-            return self.token_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as e:
-            fix = "mount the service account's token (automountServiceAccountToken: true)"
-            raise CollectError("kube", "no_token", f"{self.token_file}: {e}: {fix}") from e
+            token = self.token_file.read_bytes().strip()
+        except OSError as e:
+            raise CollectError("kube", "no_token", f"{self.token_file}: {e.strerror}: {fix}") from e
+        if _TOKEN.fullmatch(token) is None:  # a header with it would be quoted, secret and all, in an error
+            raise CollectError("kube", "no_token", f"{self.token_file}: holds no token: {fix}")
+        return token.decode("ascii")
 
     def context(self) -> ssl.SSLContext | bool:
         """Raises CollectError."""
@@ -164,7 +169,7 @@ class Api:
                 body = self._body(resource, answer)
         except httpx.TimeoutException as e:
             raise _failed(resource, "timeout", f"no answer: {type(e).__name__}") from e
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # the last: a token that fits no header
+        except (httpx.HTTPError, httpx.InvalidURL) as e:
             raise _failed(resource, "unreachable", f"{type(e).__name__}: {e}") from e
         if answer.status_code == 410:
             raise _Gone
