@@ -21,6 +21,9 @@ from sidecar.yamlfile import Document
 WIDENED = "spikewatch.io/widened"
 """The annotation of an object, and in a plain file the comment at a rule, that tells which windows were made longer."""
 
+_RUNBOOK = "runbook_url"
+_OWN_PAGES = re.compile(r"^\{\{ \$externalURL \}\}/runbooks/")
+
 INTERVALS = 4
 """A window has to hold so many scrapes: then one may be missing and a rate still has its two samples."""
 
@@ -67,10 +70,13 @@ class ExportedFile:
                     yield group, rule, rule.widening
 
 
-def export(document: Document, scrape_interval_ms: int = 0, overrides: Iterable[Override] = ()) -> ExportedFile:
+def export(
+    document: Document, scrape_interval_ms: int = 0, overrides: Iterable[Override] = (), runbooks: str = ""
+) -> ExportedFile:
     """The rules of a document as written, with the overrides in place.
 
-    Windows shorter than four scrape intervals are made that long.
+    Windows shorter than four scrape intervals are made that long. `runbooks` stands in for the evaluator's own address
+    in the annotation `runbook_url`.
 
     Raises ConfigError for what Prometheus would refuse.
     """
@@ -80,21 +86,23 @@ def export(document: Document, scrape_interval_ms: int = 0, overrides: Iterable[
     top = None if document.value is None else Mapped.of(document.node, found, "rule file", None)
     groups = [] if top is None else [Mapped.of(node, found, "group", None) for node in top.items("groups")]
     changes = {override.alert: override for override in overrides}
-    return ExportedFile(document.file, tuple(_group(g, least_ms, changes) for g in groups if g is not None), least_ms)
+    return ExportedFile(
+        document.file, tuple(_group(g, least_ms, changes, runbooks) for g in groups if g is not None), least_ms
+    )
 
 
-def _group(fields: Mapped, least_ms: int, changes: Mapping[str, Override]) -> ExportedGroup:
+def _group(fields: Mapped, least_ms: int, changes: Mapping[str, Override], runbooks: str) -> ExportedGroup:
     out: dict[str, Any] = {key: text for key in ("name", "interval", "query_offset") if (text := fields.text(key))}
     if limit := fields.integer("limit"):
         out["limit"] = limit
     if labels := fields.texts("labels"):
         out["labels"] = {name: text for name, (_, text) in labels.items()}
     rules = [Mapped.of(node, fields.found, "rule", None) for node in fields.items("rules")]
-    exported = (_rule(r, least_ms, changes.get(r.text("alert"))) for r in rules if r is not None)
+    exported = (_rule(r, least_ms, changes.get(r.text("alert")), runbooks) for r in rules if r is not None)
     return ExportedGroup(fields.text("name"), out, tuple(rule for rule in exported if rule is not None))
 
 
-def _rule(fields: Mapped, least_ms: int, change: Override | None) -> ExportedRule | None:
+def _rule(fields: Mapped, least_ms: int, change: Override | None, runbooks: str) -> ExportedRule | None:
     keys = ("record", "alert", "expr", "for", "keep_firing_for")
     out: dict[str, Any] = {key: text for key in keys if (text := fields.text(key))}
     if change is not None:
@@ -109,6 +117,9 @@ def _rule(fields: Mapped, least_ms: int, change: Override | None) -> ExportedRul
     for key in ("labels", "annotations"):
         if texts := fields.texts(key):
             out[key] = {name: text for name, (_, text) in texts.items()}
+    if runbooks and _RUNBOOK in out.get("annotations", {}):
+        link = out["annotations"][_RUNBOOK]
+        out["annotations"][_RUNBOOK] = _OWN_PAGES.sub(lambda _: runbooks.rstrip("/") + "/", link)
     if change is not None and change.severity is not None:
         out["labels"] = {**out.get("labels", {}), "severity": change.severity}
     return ExportedRule(out.get("record") or out["alert"], out, widening if widening.was_ms else None)

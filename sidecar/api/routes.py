@@ -62,6 +62,7 @@ def _public(site: _Site) -> list[Route]:
         _route("/metrics", site.metrics),
         _route("/-/healthy", site.healthy),
         _route("/-/ready", site.ready),
+        _route("/runbooks/{alert}", site.runbook),
     ]
 
 
@@ -110,6 +111,12 @@ class _Site:
         if reason:
             return PlainTextResponse(f"spikewatch is not ready: {reason}\n", 503)
         return PlainTextResponse("spikewatch is ready.\n")
+
+    async def runbook(self, request: Request) -> Response:
+        page = self._services.runbook(request.path_params["alert"])
+        if page is None:
+            return failure(404, f"there is no runbook for {request.path_params['alert']}")
+        return PlainTextResponse(page, headers={"X-Content-Type-Options": "nosniff"})
 
     async def reload(self, request: Request) -> Response:
         if refused := self._guard.refusal(request):

@@ -104,5 +104,6 @@ class Services:
     rules: Callable[[], Sequence[GroupStatus]] = lambda: ()
     catalogue: Callable[[], Iterable[MetricInfo]] = lambda: ()
     data: Data = field(default_factory=Data)
+    runbook: Callable[[str], str | None] = lambda alert: None  # the page about an alert
     build: Mapping[str, str] = field(default_factory=dict)
     token_file: Path | None = None  # who may POST; None: only this machine

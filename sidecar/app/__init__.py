@@ -15,6 +15,7 @@ from sidecar import __version__
 from sidecar.api.routes import full, metrics_only
 from sidecar.api.server import Server, UnixServer
 from sidecar.api.services import Data, Services
+from sidecar.app.files import runbook
 from sidecar.app.polling import Polling
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.settling import settle
@@ -71,6 +72,7 @@ def services(sidecar: Sidecar, reload: Reload) -> Services:
         dumps=sidecar.channel,
         rules=lambda: sidecar.manager.rules(),
         catalogue=sidecar.catalogue,
+        runbook=runbook,
         data=Data(
             sidecar.store,
             sidecar.clock.now_ms,

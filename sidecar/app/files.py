@@ -22,6 +22,17 @@ def shipped_folder() -> Path:
     return Path(spec.origin).parent
 
 
+def runbook(alert: str) -> str | None:
+    """The shipped page about an alert, Markdown; None where there is none."""
+    spec = importlib.util.find_spec("spikewatch_runbooks")
+    if spec is None or spec.origin is None or not (alert.isascii() and alert.isalnum()):
+        return None
+    try:
+        return (Path(spec.origin).parent / f"{alert}.md").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
 def claim(folder: Path) -> int:
     """Makes a folder ours for as long as the descriptor that comes back is open; the end of the process closes it.
 

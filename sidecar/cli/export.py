@@ -28,6 +28,7 @@ from sidecar.cli.values import DURATION, pair
     help="An overrides.yaml: what it changes and disables is exported so.",
 )
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="A file instead of the terminal.")
+@click.option("--runbooks", default="", metavar="URL", help="Where runbooks are: put before /ALERT in `runbook_url`.")
 @click.option("--namespace", default="", help="Of the PrometheusRule objects.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="On the objects; operators select by it.")
 def export(
@@ -36,6 +37,7 @@ def export(
     scrape_interval: int | None,
     overrides: Path | None,
     output: Path | None,
+    runbooks: str,
     namespace: str,
     labels: tuple[str, ...],
 ) -> None:
@@ -61,7 +63,7 @@ def export(
         sources = files or sorted(shipped_folder().glob("**/*.rules.yaml"))
         documents = [Document.read(path) for path in sources]
         changes = load_overrides(Document.read(overrides), load_rules(documents).groups) if overrides else ()
-        exported = [read(document, scrape_interval or 0, changes) for document in documents]
+        exported = [read(document, scrape_interval or 0, changes, runbooks) for document in documents]
         is_object = form == "prometheusrule"
         text = prometheus_rules(exported, namespace, object_labels) if is_object else rule_file(exported)
     except ConfigError as e:

@@ -55,6 +55,16 @@ def test_a_running_sidecar_is_healthy_even_while_it_is_not_ready(serve):
     )
 
 
+def test_a_runbook_is_served_where_the_alert_links_to(serve):
+    client = serve(runbook=lambda alert: "# Starved\n" if alert == "Starved" else None)
+    answer = client.get("/runbooks/Starved")
+    assert (answer.status_code, answer.text) == (200, "# Starved\n")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    missing = client.get("/runbooks/Other")
+    assert (missing.status_code, missing.json()["error"]) == (404, "there is no runbook for Other")
+
+
 def test_a_ready_sidecar_says_so(serve):
     assert serve().get("/-/ready").status_code == 200
 

@@ -141,6 +141,22 @@ def test_nothing_widened_is_nothing_annotated(spikewatch, rule_file):
     assert "annotations" not in made["metadata"]
 
 
+def test_runbooks_can_be_said_to_be_elsewhere(spikewatch, tmp_path):
+    links = {"A": "{{ $externalURL }}/runbooks/A", "B": "https://wiki/B", "C": ""}
+    rules = [
+        {"alert": a, "expr": "x", "annotations": {"runbook_url": link} if link else {}} for a, link in links.items()
+    ]
+    path = tmp_path / "a.rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": rules}]}))
+
+    def written(*options):
+        out = yaml.safe_load(spikewatch("export", "rules", *options, path).stdout)
+        return [rule.get("annotations", {}).get("runbook_url") for rule in out["groups"][0]["rules"]]
+
+    assert written() == ["{{ $externalURL }}/runbooks/A", "https://wiki/B", None]
+    assert written("--runbooks", "https://git/books/") == ["https://git/books/A", "https://wiki/B", None]
+
+
 def test_the_shipped_rules_are_what_is_exported_by_default(spikewatch):
     out = spikewatch("export", "rules").stdout
     assert "TrainerStarvedOfData" in [rule.get("alert") for g in yaml.safe_load(out)["groups"] for rule in g["rules"]]

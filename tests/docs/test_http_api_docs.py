@@ -19,7 +19,7 @@ async def no_reload():
     return ()
 
 
-SILENT = Services(lambda accept: (b"", "text/plain"), lambda: "", no_reload, lambda: ())
+SILENT = Services(lambda accept: (b"", "text/plain"), lambda: "", no_reload, lambda: (), runbook=lambda alert: "a page")
 
 
 def documented():

@@ -10,6 +10,7 @@ from sidecar import durations, promql
 from sidecar.alerting.loader import load_rules
 from sidecar.alerting.overrides import apply_overrides, load_overrides
 from sidecar.app import records
+from sidecar.app.files import runbook
 from sidecar.app.rulepack import read_pack, shipped_files
 from sidecar.cli import _COMMANDS
 from sidecar.cli.rules_text import EVALUATED
@@ -135,6 +136,14 @@ def test_a_runbook_names_the_response_that_may_change_something(name, alerts):
 def test_every_link_of_a_runbook_leads_somewhere(name):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[\w-]*)?\)", BOOKS[name].read_text()):
         assert (BOOKS[name].parent / target).exists(), target
+
+
+def test_the_sidecar_finds_the_page_that_an_alert_links_to_and_nothing_else():
+    for name, page in BOOKS.items():
+        assert runbook(name) == page.read_text()
+    assert [runbook(name) for name in ("Other", "../cost", "..%2Fcost", "__init__", "", "TrainerStarvedOfData.md")] == [
+        None
+    ] * 6
 
 
 def test_runbooks_are_short():

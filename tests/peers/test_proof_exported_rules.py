@@ -112,8 +112,8 @@ def test_every_signal_of_a_pod_fires_in_a_real_prometheus_that_scrapes_every_15_
     record_proof(
         "exported_rules",
         {
-            "what": "the objects of `spikewatch export prometheusrule --scrape-interval 15s`, evaluated every 15 s by a "
-            "real Prometheus that scrapes pages which play each signal that a pod can have; nothing is scaled",
+            "what": "exported with --scrape-interval 15s, evaluated every 15 s by a real Prometheus that scrapes "
+            "pages which play each signal that a pod can have; nothing is scaled",
             "prometheus": version,
             "scrape_interval_s": SCRAPE_S,
             "pods": len(SCENES),
