@@ -18,6 +18,7 @@ from spikewatch.batching import Batching, Counted
 from spikewatch.batchingknobs import BatchingKnobs
 from spikewatch.batchingloop import OFF
 from spikewatch.changes import Ledger
+from spikewatch.groups import GroupTeller
 from spikewatch.identity import identify
 from spikewatch.knob import Absent, Source
 from spikewatch.knobs import KnobSet
@@ -130,12 +131,13 @@ def _attach(given: Given, job: str | None, path: str, limits: Limits) -> Run:
     agreement = Agreement(ledger.promises, lambda: ledger.steps, find_group, PACE)
     ledger.agree_by(agreement)
     knobs.apart = agreement.why_not
-    agent.duties = (agreement.look,)
+    local_rank, folder = identify(job).local_rank, os.path.dirname(path)
+    agent.duties = (agreement.look,) if local_rank else (agreement.look, GroupTeller(folder, meter).look)
     run = Run(seen, Parts(meter, ring, ledger, agent, agreement, knobs, precision, tuner, overflow))
     run.use(given.batching, given.model, tuner, why)
     run.measure(given.model, scaler)
     agent.start()
-    gpus.watch(os.path.join(os.path.dirname(path), "gpus"), agent.stopping, identify(job).local_rank)
+    gpus.watch(os.path.join(folder, "gpus"), agent.stopping, local_rank)
     return run
 
 

@@ -7,18 +7,15 @@ the driver shows. Errors are counted and end in a pause, never in the trainer.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from spikewatch.contact import trusted_uids
+from spikewatch.asked import AskedFolder
 
 THREAD_NAME = "spikewatch-gpus"
 FILE = "gpus.json"
-ASKED, ASKED_FOR = "asked", 180.0  # a file the sidecar touches every minute while it wants to be told; seconds
 LIBRARY = "libnvidia-ml.so.1"
 EVERY = 1.0  # seconds between two readings; GPM needs more than a tenth
 LOOK_EVERY = 5.0  # seconds between two looks whether anybody asks
@@ -186,7 +183,8 @@ class GpuWatch:
     def __init__(self, folder: str, stop: threading.Event, library: str = LIBRARY, every: float = EVERY) -> None:
         """`folder`: the sidecar makes it, with a file in it that says it wants to be told."""
         self.errors = 0
-        self._folder, self._stop, self._library, self._every = folder, stop, library, every
+        self._folder = AskedFolder(folder, FILE)
+        self._stop, self._library, self._every = stop, library, every
         self._driver: Driver | None = None
         self._failures = 0
 
@@ -196,7 +194,7 @@ class GpuWatch:
         while not self._stop.wait(pause):
             pause = LOOK_EVERY if self._every == EVERY else self._every
             try:
-                if self._wanted():
+                if self._folder.wanted():
                     self._tell()
                     pause = self._every
             except Exception:  # noqa: BLE001  the trainer must not see our mistakes, nor the driver's
@@ -206,26 +204,12 @@ class GpuWatch:
                     return
                 pause = PAUSE if self._every == EVERY else self._every
 
-    def _wanted(self) -> bool:
-        try:
-            asked = os.stat(os.path.join(self._folder, ASKED))
-        except OSError:
-            return False
-        return asked.st_uid in trusted_uids(os.environ) and abs(time.time() - asked.st_mtime) < ASKED_FOR
-
     def _tell(self) -> None:
         if self._driver is None:
             self._driver = Driver(self._library)
         driver = self._driver
         told = {"driver": driver.version, "gpus": [gpu.read() for gpu in driver.gpus]}
-        path = os.path.join(self._folder, FILE)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(path + ".new", flags, 0o640)
-        try:
-            os.write(fd, json.dumps(told, allow_nan=False).encode())
-        finally:
-            os.close(fd)
-        os.replace(path + ".new", path)
+        self._folder.tell(told)
 
 
 def watch(

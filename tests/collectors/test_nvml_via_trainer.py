@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spikewatch.asked
 import spikewatch.gpus
+from sidecar.collectors import trainerfile
 from sidecar.collectors.nvml import viatrainer, wire
 from sidecar.collectors.nvml.collector import NvmlCollector, NvmlSettings
-from sidecar.collectors.nvml.viatrainer import TrainerFile
+from sidecar.collectors.nvml.viatrainer import TrainerGpus
 from sidecar.errors import CollectError
 from sidecar.model import Availability
 
@@ -145,7 +147,7 @@ def test_a_trainer_that_ends_is_no_gpu_that_stands_still(pod):
 
 def test_a_question_that_nobody_repeats_is_over(pod):
     pod.collector.probe()
-    asked = pod.folder / viatrainer.ASKED
+    asked = pod.folder / trainerfile.ASKED
     os.utime(asked, (time.time() - 300, time.time() - 300))
     pod.attach()
     time.sleep(0.5)
@@ -181,7 +183,7 @@ def test_only_one_rank_of_a_pod_reads_and_only_where_there_is_a_device(tmp_path)
 
 def test_both_ends_agree_on_the_file_and_on_what_is_read():
     assert spikewatch.gpus.FILE == viatrainer.FILE
-    assert spikewatch.gpus.ASKED == viatrainer.ASKED
+    assert spikewatch.asked.ASKED == trainerfile.ASKED
     assert spikewatch.gpus.GPM == wire.GPM
 
 
@@ -192,7 +194,7 @@ def told(tmp_path, content, *, name=viatrainer.FILE):
     folder = tmp_path / "run" / "gpus"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    return TrainerFile(folder, time.time)
+    return TrainerGpus(folder, time.time)
 
 
 def test_a_good_file_is_a_report(tmp_path):
@@ -251,7 +253,7 @@ def test_whatever_stands_in_the_file_gives_numbers_or_nothing(changes):
 
 def test_who_found_the_folder_there_leaves_it_there(tmp_path):
     (tmp_path / "run").mkdir(mode=0o750)
-    first, second = (TrainerFile(tmp_path / "run" / "gpus", time.time) for _ in range(2))
+    first, second = (TrainerGpus(tmp_path / "run" / "gpus", time.time) for _ in range(2))
     first.ask()
     second.ask()
     second.stop()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,16 +12,21 @@ from pydantic import Field
 
 from sidecar.collectors.io.targets import targets
 from sidecar.collectors.machine import control
+from sidecar.collectors.machine.told import ToldGroup
 from sidecar.collectors.tiers import SLOW, TICK, Part, Tiered
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Evidence, MetricInfo, Sample, Status
+from sidecar.settings import FilePath
 
 KERNEL = Evidence("device", "2026-11-29", "Linux 6.18, control groups v1; v2 in the kernel's layout")
 LAYOUT = Evidence("fake", "2026-11-29", "files in the kernel's layout of control groups v2")
 TRAINER, SIDECAR = "trainer", "sidecar"
 
-_SHARED = "set shareProcessNamespace: true in the pod's spec, and run the sidecar as the trainer's user"
+_SHARED = (
+    "attach the trainer (it then tells of its own group), or set shareProcessNamespace: true in the pod's spec and run"
+    " the sidecar as the trainer's user"
+)
 
 
 def _info(
@@ -67,17 +73,22 @@ class CgroupSettings(CollectorSettings):
     proc_root: Path = Path("/proc")
     cgroup_root: Path = Path("/sys/fs/cgroup")
     shm: Path = Path("/dev/shm")
+    run_dir: FilePath | None = None  # the sidecar's own by default: there an attached trainer tells of its group
 
 
 class CgroupCollector:
-    """Group `trainer` is read through /proc/<pid>/root, where that is allowed; `sidecar` is our own."""
+    """Group `trainer` is read through /proc/<pid>/root, where that is allowed, else an attached trainer tells of it;
+    `sidecar` is our own.
+    """
 
     name: ClassVar[str] = "cgroup"
     settings: ClassVar[type[CollectorSettings]] = CgroupSettings
     metrics: ClassVar[tuple[MetricInfo, ...]] = METRICS
 
-    def __init__(self, settings: CgroupSettings) -> None:
+    def __init__(self, settings: CgroupSettings, wall: Callable[[], float] = time.time) -> None:
+        """`wall`: seconds since 1970, to tell how old the trainer's answer is."""
         self._settings = settings
+        self._told = ToldGroup(settings.run_dir, wall) if settings.run_dir is not None else None
         self._roots: dict[str, tuple[Path, int | str]] = {}  # group → what its file system begins with, and a process
         self._tiers = Tiered(
             self.name,
@@ -94,7 +105,7 @@ class CgroupCollector:
         list(self._look(0))
         if SIDECAR not in self._roots:
             return Status(Availability.UNAVAILABLE, "no_control_groups", "mount /sys/fs/cgroup into the container")
-        if TRAINER not in self._roots:
+        if TRAINER not in self._roots and not self._is_told():
             return Status(Availability.DEGRADED, "trainer_group_not_visible", _SHARED)
         return Status(Availability.AVAILABLE)
 
@@ -111,10 +122,21 @@ class CgroupCollector:
         self._tiers.stretch(factor)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """The trainer need not tell any more."""
+        if self._told is not None:
+            self._told.stop()
 
     def _look(self, now_ms: int) -> Iterator[Sample]:
-        """Finds the trainer anew: it may have been restarted."""
+        """Finds the trainer anew: it may have been restarted. One that cannot be seen is asked to tell."""
+        self._find()
+        if self._told is not None:
+            if TRAINER in self._roots:
+                self._told.stop()
+            else:
+                self._told.ask()
+        yield from ()
+
+    def _find(self) -> None:
         proc = self._settings.proc_root
         self._roots = {}
         if self._settings.cgroup_root.is_dir():
@@ -128,22 +150,30 @@ class CgroupCollector:
             if os.access(root / self._inside(self._settings.cgroup_root), os.R_OK | os.X_OK):
                 self._roots[TRAINER] = (root, process.pid)
                 return
-        yield from ()
+
+    def _is_told(self) -> bool:
+        """Whether the trainer's group is not visible, but the trainer just told of it."""
+        return self._told is not None and TRAINER not in self._roots and self._told.look()
 
     def _inside(self, path: Path) -> str:
         return str(path).lstrip("/")
 
     def _groups(self, now_ms: int) -> Iterator[Sample]:
-        if not self._roots:
+        told = self._is_told()
+        if not self._roots and not told:
             raise CollectError(self.name, "no_control_groups", f"{self._settings.cgroup_root} is not there")
         for group, (root, pid) in self._roots.items():
             path = root / self._inside(self._settings.cgroup_root)
             yield from control.samples(group, control.read(path, self._settings.proc_root, pid))
+        if told and self._told is not None:
+            yield from control.samples(TRAINER, self._told.reading())
 
     def _quotas(self, now_ms: int) -> Iterator[Sample]:
         for group, (root, pid) in self._roots.items():
             path = root / self._inside(self._settings.cgroup_root)
             yield from control.quota(group, path, self._settings.proc_root, pid)
+        if self._told is not None and self._is_told():
+            yield from self._told.quota(TRAINER)
 
     def _shm(self, now_ms: int) -> Iterator[Sample]:
         for group, (root, _) in self._roots.items():
@@ -154,3 +184,5 @@ class CgroupCollector:
             labels = (("group", group),)
             yield Sample("spikewatch_shm_size_bytes", labels, room.f_blocks * room.f_frsize)
             yield Sample("spikewatch_shm_used_bytes", labels, (room.f_blocks - room.f_bfree) * room.f_frsize)
+        if self._told is not None and self._is_told():
+            yield from self._told.shm(TRAINER)

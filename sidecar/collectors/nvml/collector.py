@@ -19,7 +19,7 @@ from sidecar.collectors.gpu.reading import Gpus, Reading
 from sidecar.collectors.nvml import faults, names, wire
 from sidecar.collectors.nvml.evidence import EVIDENCE
 from sidecar.collectors.nvml.process import NvmlChild, Settings
-from sidecar.collectors.nvml.viatrainer import TrainerFile
+from sidecar.collectors.nvml.viatrainer import TrainerGpus
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import JSON, Availability, Finding, MetricInfo, Sample, Status
@@ -117,7 +117,7 @@ class NvmlCollector:
         self._cpu = 0.0  # of children before the present one
         self._stretch = 1
         folder = settings.run_dir
-        self._trainer = TrainerFile(folder / "gpus", wall) if folder is not None else None
+        self._trainer = TrainerGpus(folder / "gpus", wall) if folder is not None else None
         self._through = False  # what is known comes from the trainer
 
     # --- the contract ------------------------------------------------------------------------------------------------
