@@ -41,6 +41,8 @@ SILENCED = [
     ("GpuClockThrottled", "GpuBelowBaseline", ""),
     ("TrainerNoProgress", "GpuHeldIdle", "gpu"),
     ("AllReduceWait", "CostPerSampleUp", "pod"),
+    ("StragglerRank", "GpuCommCoupling", "pod"),
+    ("CheckpointResidency", "CostPerSampleUp", "rank"),
     ("NonFiniteLoss", "LossScaleCollapse", "pod"),
     ("LossScaleCollapse", "GradientOverflowsFrequent", ""),
     ("LossScaleCollapse", "GradientOverflowsMany", ""),
@@ -66,6 +68,8 @@ TOLD = [
     ("AllReduceWait", "CollectiveTimedOut", ""),
     ("IoBlocked", "TrainerStarvedOfData", ""),
     ("GpuCommCoupling", "NcclTransportDowngraded", ""),
+    ("CostPerSampleUp", "GpuCommCoupling", ""),
+    ("CheckpointResidency", "CostPerSampleUp", "pod"),
     # and what has nothing to do with each other is told, both
     ("TrainerStarvedOfData", "CheckpointResidency", ""),
     ("TrainerStarvedOfData", "ColdStartSlow", ""),
