@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,6 +76,12 @@ def _field(found, path):
     return found or ""
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client that has seen enough goes
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(cluster, context=None):
     """The cluster's API on the loopback; with an SSL context over https."""
@@ -95,7 +102,7 @@ def serving(cluster, context=None):
         def log_message(self, *args):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = False  # closing waits for them

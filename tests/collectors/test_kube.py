@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import sys
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -49,6 +50,12 @@ def collector(cluster, tmp_path):
         return KubeCollector(own, environ={})
 
     return make
+
+
+@pytest.fixture
+def minutes():
+    """Times a minute apart, at each of which the API is asked."""
+    return count(NOW, 60_000)
 
 
 def values(samples):
@@ -118,7 +125,7 @@ def test_a_node_that_the_book_does_not_know_leaves_its_pods_without_a_cost_and_s
     assert "p5.48xlarge in eu-west-1, spot" in status.fix
 
 
-def test_the_outermost_owner_is_asked_for_once_and_again_only_for_a_new_one(cluster, collector):
+def test_the_outermost_owner_is_asked_for_once_and_again_only_for_a_new_one(cluster, collector, minutes):
     cluster.pod("a", owner="Job/train-28", cpu="1")
     cluster.pod("b", owner="ReplicaSet/alone", cpu="1")
     cluster.behind("jobs", "train-28", owner="CronJob/train")
@@ -126,7 +133,7 @@ def test_the_outermost_owner_is_asked_for_once_and_again_only_for_a_new_one(clus
 
     def owners():
         cluster.asked.clear()
-        samples = list(one.sample(NOW))
+        samples = list(one.sample(next(minutes)))
         return names(samples, label="owner"), sorted({plural for plural, *_ in cluster.asked})
 
     assert owners() == (["CronJob/train", "ReplicaSet/alone"], ["jobs", "nodes", "pods", "replicasets"])
@@ -157,14 +164,14 @@ def test_an_object_that_cannot_be_read_costs_itself_only(cluster, collector):
 
 
 def test_a_price_book_that_changes_counts_from_the_next_reading_and_a_wrong_one_not_at_all(
-    cluster, collector, tmp_path
+    cluster, collector, tmp_path, minutes
 ):
     cluster.node()
     cluster.pod("a", cpu="4", memory="16Gi")
     one = collector(PRICES)
 
     def cost():
-        return [s.value for s in one.sample(NOW) if s.metric == "spikewatch_pod_cost_per_hour"]
+        return [s.value for s in one.sample(next(minutes)) if s.metric == "spikewatch_pod_cost_per_hour"]
 
     assert cost() == [pytest.approx(0.4)]
     (tmp_path / "prices.yaml").write_text(PRICES.replace("0.4", "0.75"))
@@ -181,6 +188,22 @@ def test_prices_in_use_that_are_old_are_told(cluster, collector):
     one = collector(PRICES.replace("2026-11-01", "2026-08-01"))
     assert len(names(one.sample(NOW), "spikewatch_pod_cost_per_hour")) == 1
     assert one.probe().reason == "old_prices"
+
+
+def test_between_two_readings_nothing_is_asked_and_little_is_written(cluster, collector):
+    cluster.pod("a", cpu="1")
+    one = collector(refresh="2m")
+
+    def written(second):
+        (section,) = one.sections(NOW + second * 1000)
+        return section.samples is not None
+
+    assert [second for second in range(0, 240, 5) if written(second)] == [0, 50, 100, 120, 170, 220]
+    assert len(cluster.asked) == 4
+    one.stretch(2)
+    for second in range(240, 480, 5):
+        written(second)
+    assert len(cluster.asked) == 6
 
 
 # --- pages ---
@@ -228,18 +251,18 @@ def test_a_reading_ends_in_time_whatever_the_server_does(cluster, collector):
 # --- what can go wrong ---
 
 
-def test_the_token_is_read_again_when_it_rotates(cluster, collector, tmp_path):
+def test_the_token_is_read_again_when_it_rotates(cluster, collector, tmp_path, minutes):
     cluster.pod("a", cpu="1")
     one = collector()
-    assert names(one.sample(NOW)) == ["a"]
+    assert names(one.sample(next(minutes))) == ["a"]
     cluster.tokens = {"second"}
     with pytest.raises(CollectError) as failed:
-        one.sample(NOW)
+        one.sample(next(minutes))
     assert failed.value.reason == "unauthorized"
     assert one.probe().state is Availability.DENIED
     (tmp_path / "token").write_text("second")
     assert one.probe().state is Availability.AVAILABLE
-    assert names(one.sample(NOW)) == ["a"]
+    assert names(one.sample(next(minutes))) == ["a"]
 
 
 def test_without_permission_for_pods_it_is_denied_and_says_the_rule_that_helps(cluster, collector):
@@ -284,6 +307,14 @@ def test_an_answer_that_is_no_list_is_a_reason_and_nothing_is_told(cluster, coll
     with pytest.raises(CollectError) as failed:
         collector().sample(NOW)
     assert failed.value.reason == reason
+
+
+def test_a_page_larger_than_any_makes_sense_is_not_read_to_its_end(cluster, collector, monkeypatch):
+    monkeypatch.setattr("sidecar.collectors.kube.api._MAX_PAGE", 1 << 20)
+    cluster.answer = (200, b" " * (3 << 20))
+    with pytest.raises(CollectError) as failed:
+        collector().sample(NOW)
+    assert failed.value.reason == "too_large"
 
 
 def test_an_empty_cluster_is_empty(cluster, collector):
@@ -342,7 +373,7 @@ def test_the_api_is_trusted_by_the_clusters_authority_only(collector, tmp_path):
 
 def test_it_is_off_unless_it_is_switched_on_and_refuses_settings_that_make_no_sense():
     assert KubeSettings().enabled is False
-    for wrong in ({"server": "kubernetes"}, {"namespaces": ["a/b"]}, {"max_pods": 10**6}, {"interval": "1s"}):
+    for wrong in ({"server": "kubernetes"}, {"namespaces": ["a/b"]}, {"max_pods": 10**6}, {"refresh": "1s"}):
         with pytest.raises(ValidationError):
             KubeSettings(**wrong)
 

@@ -129,6 +129,15 @@ def test_what_has_no_series_for_want_of_room_is_counted(export):
     assert (one.probe().reason, one.probe().fix[:2]) == ("too_many_resources", "3 ")
 
 
+def test_what_was_read_hours_ago_is_written_often_enough_to_be_found_and_no_oftener():
+    one = collector(Account(), cloudwatch=["eu-west-1"])
+    sections = [next(iter(one.sections(NOW + 5_000 * n))) for n in range(12 * 10)]
+    written = [n * 5 for n, section in enumerate(sections) if section.samples is not None]
+    assert written == list(range(0, 600, 50))
+    slowed = collector(Account(), cloudwatch=["eu-west-1"])
+    assert all(next(iter(slowed.sections(NOW + 160_000 * n))).samples for n in range(5))
+
+
 # --- kept over a restart ---
 
 

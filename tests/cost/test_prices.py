@@ -12,10 +12,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.app.checking import check_files
 from sidecar.cli import _spikewatch
 from sidecar.collectors.cost import priceaws, pricecsv, pricefocus
 from sidecar.collectors.cost.pricebook import CAPACITIES, SHIPPED, Price, PriceBook, load_prices, text
 from sidecar.errors import CollectError, ConfigError
+from sidecar.plugins import Registry
 
 DAY = date(2026, 11, 20)
 LINE = "- {instance_type: m5.xlarge, region: eu-west-1, usd_per_hour: 0.4, as_of: 2026-11-01}\n"
@@ -206,9 +208,15 @@ def test_what_is_no_hour_of_an_instance_has_no_price(focus):
     ("wrong", "said"), [({"ListUnitPrice": "$5"}, "column ListUnitPrice"), ({"BillingCurrency": "EUR"}, "in USD")]
 )
 def test_a_row_that_is_wrong_is_told_with_its_line(focus, wrong, said):
+    file = focus([hours(TODAY, 1.0), hours(TODAY, 1.0, **wrong)])
     with pytest.raises(ConfigError, match=said) as failed:
-        pricefocus.read(str(focus([hours(TODAY, 1.0), hours(TODAY, 1.0, **wrong)])))
+        pricefocus.read(str(file))
     assert places(failed) == [(3, 1)]
+    csv, pq = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
+    strings = csv.ConvertOptions(column_types=dict.fromkeys(file.read_text().splitlines()[0].split(","), "string"))
+    pq.write_table(csv.read_csv(file, convert_options=strings), file.with_suffix(".parquet"))
+    with pytest.raises(ConfigError, match=f"row 2, {said}|row 2, .*{said}"):
+        pricefocus.read(str(file.with_suffix(".parquet")))
 
 
 # --- AWS ---
@@ -341,14 +349,23 @@ def test_from_aws_takes_types_and_regions_from_the_book_and_the_options(prices, 
     assert prices("refresh", "--from", "x.csv", "--region", "eu").exit_code == 2
 
 
-def test_check_tells_books_and_approvals_from_configurations(prices, tmp_path):
-    prices.file.write_text("prices:\n" + LINE)
-    approvals = tmp_path / "approvals.yaml"
-    approvals.write_text("approvals: [{budget: b, owner: cfo, amount: 1, until: 2026-12-31}]\n")
-    done = CliRunner().invoke(_spikewatch, ["check", str(prices.file), str(approvals), str(SHIPPED)])
-    assert done.stdout.splitlines() == [f"{prices.file}: 1 price", f"{approvals}: 1 approval", f"{SHIPPED}: 0 prices"]
-    prices.file.write_text("prices: [{instance_type: a}]\n")
-    assert f"{prices.file}:1:10: error" in CliRunner().invoke(_spikewatch, ["check", str(prices.file)]).stderr
+def test_check_tells_books_and_approvals_from_configurations(tmp_path):
+    content = {
+        "book": "prices:\n" + LINE, "wrong": "prices: [{instance_type: a}]\n", "rules": "groups: []\n",
+        "approvals": "approvals: [{budget: b, owner: cfo, amount: 1, until: 2026-12-31}]\n",
+    }  # fmt: skip
+    files = [tmp_path / f"{name}.yaml" for name in content]
+    for file, text_ in zip(files, content.values(), strict=True):
+        file.write_text(text_)
+    report = check_files([*files, SHIPPED], Registry())
+    said = dict(line.split(": ") for line in report.summary)
+    assert said == {
+        str(files[0]): "1 price",
+        str(files[2]): "0 rules",
+        str(files[3]): "1 approval",
+        str(SHIPPED): "0 prices",
+    }
+    assert {(p.file, p.line, p.column) for p in report.problems} == {(str(files[1]), 1, 10)}
 
 
 def test_show_lists_prices_with_their_age_and_marks_the_old(prices):

@@ -82,7 +82,9 @@ def test_what_a_disk_can_do_counts_where_the_unit_tells_nothing_of_iops(export):
         "SkuPriceDetails": '{"DiskMaxIops": 5000}',
     }
     rows = [charge(day, 1.0, ResourceId="/disks/one", ConsumedQuantity=24, **tier)]
-    assert billed(export, rows) == {"/disks/one": pytest.approx(5_000)}
+    by_hour = {"SkuMeter": "provisioned IOPS", "ConsumedUnit": "IOPS Hours"}
+    rows.append(charge(day, 1.0, ResourceId="/disks/two", ConsumedQuantity=24 * 700, **by_hour))
+    assert billed(export, rows) == {"/disks/one": pytest.approx(5_000), "/disks/two": pytest.approx(700)}
 
 
 def test_credits_and_corrections_provision_nothing(export):

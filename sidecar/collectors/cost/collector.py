@@ -21,8 +21,9 @@ from sidecar.collectors.cost.resources import Bounds, PodDay
 from sidecar.collectors.cost.rows import CostRow, RowProblem
 from sidecar.collectors.cost.settings import CostSettings
 from sidecar.collectors.cost.totals import Totals
+from sidecar.collectors.repeated import Repeated
 from sidecar.errors import CollectError, ConfigError
-from sidecar.hooks import CollectorSettings
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, MetricInfo, Sample, Status
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class CostCollector:
         self._status = Status(Availability.AVAILABLE)
         self._failure: CollectError | None = None  # of a reading that gave nothing at all
         self._rows: dict[str, list[int]] = {}
+        self._repeated = Repeated()
         self._kept = Kept(settings.cache, settings.model_dump_json())
 
     def probe(self) -> Status:
@@ -99,8 +101,14 @@ class CostCollector:
         if self._read_ms is None or now_ms - self._read_ms >= refresh:
             self._read(now_ms)
         if self._failure is not None:
+            self._repeated.forget()
             raise self._failure
         return self._samples
+
+    def sections(self, now_ms: int) -> Iterator[Section]:
+        """As `sample`; what was read hours ago is written once a minute only."""
+        samples = list(self.sample(now_ms))
+        yield self._repeated.section(self._read_ms or 0, samples, now_ms)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -30,7 +30,8 @@ class CostSettings(CollectorSettings):
     globs: ClassVar[tuple[str, ...]] = ("focus",)
 
     enabled: bool = False
-    interval: Duration = Field(60_000, ge=1_000)
+    interval: Duration = Field(5_000, ge=1_000)  # only looks whether it is time; slowed 32 times it is still found
+    worth: int = Field(30, ge=0, le=100)
     deadline: Duration = Field(600_000, ge=50)
     refresh: Duration = Field(PAID_REFRESH_MS, ge=60_000)  # exports come daily
     focus: tuple[str, ...] = ()  # paths, globs or URLs of FOCUS exports

@@ -19,8 +19,9 @@ from sidecar.collectors.kube.objects import Node, Pod
 from sidecar.collectors.kube.owners import Owners
 from sidecar.collectors.kube.settings import KubeSettings
 from sidecar.collectors.kube.shares import PodKey, costs
+from sidecar.collectors.repeated import Repeated
 from sidecar.errors import CollectError
-from sidecar.hooks import CollectorSettings
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Finding, MetricInfo, Sample, Status, labels_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Reading:
 
 
 class KubeCollector:
-    """Everything is asked anew each time: nothing is watched, so nothing can be missed."""
+    """Everything is asked anew once a minute: nothing is watched, so nothing can be missed."""
 
     name: ClassVar[str] = "kube"
     settings: ClassVar[type[CollectorSettings]] = KubeSettings
@@ -63,7 +64,11 @@ class KubeCollector:
         self._environ = os.environ if environ is None else environ
         self._owners = Owners()
         self._book = Book(settings.prices)
+        self._repeated = Repeated()
         self._reading: _Reading | None = None
+        self._read_ms = 0
+        self._newest: list[Sample] = []
+        self._stretch = 1
         self._status = Status(Availability.AVAILABLE)
 
     def probe(self) -> Status:
@@ -81,13 +86,19 @@ class KubeCollector:
         return next((s for s in found if s.state is not Availability.AVAILABLE), Status(Availability.AVAILABLE))
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
-        """Asks the API. Raises CollectError when the pods cannot be told."""
-        self._reading = None
-        self._book.begin()
-        with self._connected() as api:
-            self._reading = reading = self._read(api)
-        self._status = self._judged(reading, now_ms)
-        return list(self._samples(reading))
+        """Asks the API when it is time. Raises CollectError when the pods cannot be told."""
+        if self._reading is None or not 0 <= now_ms - self._read_ms < self._settings.refresh * self._stretch:
+            self._refresh(now_ms)
+        return self._newest
+
+    def sections(self, now_ms: int) -> Iterator[Section]:
+        """As `sample`; between two readings next to nothing is written."""
+        self.sample(now_ms)
+        yield self._repeated.section(self._read_ms, self._newest, now_ms)
+
+    def stretch(self, factor: int) -> None:
+        """The API is asked `factor` times as seldom."""
+        self._stretch = factor
 
     def findings(self) -> Iterator[Finding]:
         """For `spikewatch doctor`: each list, and how many pods have a cost."""
@@ -108,6 +119,16 @@ class KubeCollector:
         """Nothing is held between two readings."""
 
     # --- reading --------------------------------------------------------------------------------------------------
+
+    def _refresh(self, now_ms: int) -> None:
+        self._reading = None  # until there is a new one: `probe` then asks what is wrong
+        self._repeated.forget()
+        self._book.begin()
+        with self._connected() as api:
+            reading = self._read(api)
+        self._newest = list(self._samples(reading))
+        self._status = self._judged(reading, now_ms)
+        self._reading, self._read_ms = reading, now_ms
 
     def _server(self) -> str:
         if self._settings.server:

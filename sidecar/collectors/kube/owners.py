@@ -29,8 +29,8 @@ class Owners:
             wanted = {(pod.namespace, pod.owner.name) for pod in pods if pod.owner.kind == kind}
             if wanted - self._behind[kind].keys():
                 self._learn(kind, wanted, api, namespaces)
-            elif len(self._behind[kind]) > 2 * len(wanted) + 1_000:  # most of them are long gone
-                self._behind[kind] = {key: self._behind[kind][key] for key in wanted}
+            else:
+                self._behind[kind] = {key: self._behind[kind][key] for key in wanted}  # not those that are gone
         return [replace(pod, owner=self._of(pod)) for pod in pods]
 
     def _of(self, pod: Pod) -> Owner:
