@@ -106,9 +106,9 @@ def test_a_drill_waits_as_long_as_rules_and_responses_say(drilled, tmp_path):
     [
         ("groups: [{name: g, rules: [{alert: Other, expr: up}]}]", "", f"the scenario is about {ALERT}"),
         ("groups: 3", "", f"the scenario is about {ALERT}"),
-        ("", "responses: [{name: x}]", "no responses with a `verify`"),
-        ("", "caps: {}", "no responses with a `verify`"),
-        ("", "responses: [{verify: {window: soon}}]", "no responses with a `verify`"),
+        ("", "responses: [{name: x}]", "no response with a `verify`"),
+        ("", "caps: {}", "no response with a `verify`"),
+        ("", "responses: [{verify: {window: soon}}]", "no response with a `verify`"),
     ],
 )
 def test_files_that_cannot_be_drilled_are_told_before_anything_starts(tmp_path, rules, responses, complaint):

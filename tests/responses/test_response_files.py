@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from remediations.annotate_only import AnnotateOnly
@@ -15,7 +13,6 @@ from sidecar.responses.statistics import Goal
 from sidecar.yamlfile import Document
 
 PLUGINS = {"dataloader_prefetch": DataloaderPrefetch()}
-ROOT = Path(__file__).parents[2]
 
 GOOD = """\
 responses:
@@ -158,13 +155,6 @@ def test_a_file_of_another_shape_is_refused(text):
 
 def test_no_responses_are_fine():
     assert load("responses: []").responses == ()
-
-
-def test_the_shipped_responses_load_and_none_acts_by_itself():
-    loaded = load_responses(Document.read(ROOT / "rules" / "responses.yaml"), PLUGINS)
-    assert loaded.warnings == ()
-    assert loaded.responses
-    assert max(r.mode for r in loaded.responses) <= Mode.SUGGEST
 
 
 def test_caps_are_read_and_unknown_names_refused():

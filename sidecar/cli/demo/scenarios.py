@@ -12,6 +12,7 @@ from typing import Any
 from sidecar import durations
 from sidecar.cli.demo.store import SIDES
 from sidecar.errors import ConfigError
+from sidecar.responses import matchers
 from sidecar.yamlfile import Document
 
 ALERT = "TrainerStarvedOfData"
@@ -126,12 +127,17 @@ def waits(rules: Path, responses: Path) -> Waits:
     except (StopIteration, LookupError, TypeError, AttributeError):
         raise ConfigError([rule_file.problem((), f"the scenario is about {ALERT}: no such alert is here")]) from None
     try:
-        verify = [response["verify"] for response in response_file.value["responses"] if "verify" in response]
+        verify = [r["verify"] for r in response_file.value["responses"] if "verify" in r and _may_answer(r)]
         longest = [max(durations.parse(v.get(name, "180s")) for v in verify) for name in ("baseline", "window")]
     except (LookupError, TypeError, AttributeError, ValueError):
-        text = "no responses with a `verify`: `spikewatch check` tells more"
+        text = f"no response with a `verify` for {ALERT}: `spikewatch check` tells more"
         raise ConfigError([response_file.problem((), text)]) from None
     return Waits(durations.parse(str(pending)) / 1000, *(ms / 1000 for ms in longest))
+
+
+def _may_answer(response: Mapping[str, Any]) -> bool:
+    found = [m for text in response["match"] for m in matchers.parse(text) if m.name == "alertname"]
+    return all(m.matches({"alertname": ALERT}) for m in found)
 
 
 def _alerts(rules: Any) -> Iterator[Mapping[str, Any]]:
