@@ -101,6 +101,12 @@ def test_a_drill_waits_as_long_as_rules_and_responses_say(drilled, tmp_path):
     assert (waits(shipped_rules(), responses).baseline_s, waits(shipped_rules(), responses).window_s) == (240, 300)
 
 
+def test_a_drill_does_not_wait_for_responses_to_other_alerts():
+    responses = shipped_rules().with_name("responses.yaml")
+    assert "window: 600s" in responses.read_text(), "of a response to another alert"
+    assert (waits(shipped_rules(), responses).baseline_s, waits(shipped_rules(), responses).window_s) == (180, 180)
+
+
 @pytest.mark.parametrize(
     ("rules", "responses", "complaint"),
     [

@@ -136,7 +136,7 @@ def waits(rules: Path, responses: Path) -> Waits:
 
 
 def _may_answer(response: Mapping[str, Any]) -> bool:
-    found = [m for text in response["match"] for m in matchers.parse(text) if m.name == "alertname"]
+    found = [m for text in response.get("match", ()) for m in matchers.parse(text) if m.name == "alertname"]
     return all(m.matches({"alertname": ALERT}) for m in found)
 
 
