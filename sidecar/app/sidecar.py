@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
@@ -27,6 +28,7 @@ from sidecar.app.lines import Lines
 from sidecar.app.memory import NewestValues
 from sidecar.app.rulebook import Rulebook, load_rulebook
 from sidecar.app.selfmetrics import Vitals, price
+from sidecar.app.settling import uncollected
 from sidecar.clock import Clock
 from sidecar.collectors.gpu import dcgm
 from sidecar.collectors.runner import Runner, status_samples
@@ -51,6 +53,15 @@ from sidecar.store import Store
 from sidecar.trainer.channel import TrainerChannel
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A rulebook, its rules ready to be evaluated tick after tick, and how far back, in ms, they read each metric."""
+
+    rulebook: Rulebook
+    query: QueryFunc
+    needs: Mapping[str, int]
 
 
 class Sidecar:
@@ -78,7 +89,8 @@ class Sidecar:
         self.store = Store(settings.store.max_series, settings.store.max_series_per_metric, settings.store.min_keep)
         state_dir, run_dir = loaded.path(settings.state_dir), loaded.path(settings.run_dir)
         self._lock: int | None = claim(state_dir)
-        self._started = False
+        self._started = self._stopped = False
+        self._reloading = asyncio.Lock()
         self.db = StateDB(state_dir / "state.db")
         if self.db.set_aside:
             _log.error("the state database was corrupt; it is kept as %s and a new one begun", self.db.set_aside)
@@ -119,12 +131,13 @@ class Sidecar:
             silenced=self.silenced,
             pod=settings.external_labels.get("pod", "") or socket.gethostname(),
         )
-        query, look = self._queries(rulebook)
+        compiled = self._compile(rulebook)
+        self._reserve(compiled)
         self.manager = Manager(
             rulebook.groups,
-            query,
+            compiled.query,
             StoreWriter(self.store),
-            look=look,
+            look=self._look(rulebook),
             persistence=persistence.SqliteAlertStore(self.db),
             **_surroundings(settings),
         )
@@ -161,19 +174,25 @@ class Sidecar:
 
     # --- evaluation --------------------------------------------------------------------------------------------------
 
-    def _queries(self, rulebook: Rulebook) -> tuple[QueryFunc, QueryFunc]:
-        """How rules are evaluated, tick after tick, and how templates look at anything at any time."""
+    def _compile(self, rulebook: Rulebook) -> _Compiled:
+        """For any thread: an evaluator that is new has not looked at the store yet."""
         interval = rulebook.loaded.settings.evaluation_interval
         program = promql.compile([rule.expr for group in rulebook.groups for rule in group.rules])
-        read = promql.compile([*program.exprs, *literal_queries(rulebook.groups)])
+        query = program.bind(self.store, interval_ms=interval).at
+        return _Compiled(rulebook, query, program.also(literal_queries(rulebook.groups)).needs())
+
+    def _reserve(self, compiled: _Compiled) -> None:
+        """Has the store keep what rules and responses look back at. Responses are those that run now."""
+        rulebook = compiled.rulebook
         seen = views.reads(self._registry.remediations, (r.remediation for r in rulebook.responses))
         judged = promql.compile([*self.responder.exprs(), *seen])
         behind = max((group.query_offset_ms for group in rulebook.groups), default=0)
-        self.store.reserve(_spans(read, judged, {**seen, **self.responder.spans()}, behind))
-        return (
-            program.bind(self.store, interval_ms=interval).at,
-            lambda expr, t_ms: promql.evaluate(self.store, expr, t_ms, interval),
-        )
+        self.store.reserve(_spans(compiled.needs, judged, {**seen, **self.responder.spans()}, behind))
+
+    def _look(self, rulebook: Rulebook) -> QueryFunc:
+        """How templates look at anything at any time."""
+        interval = rulebook.loaded.settings.evaluation_interval
+        return lambda expr, t_ms: promql.evaluate(self.store, expr, t_ms, interval)
 
     def _runner(self, rulebook: Rulebook) -> Runner:
         budget = rulebook.loaded.settings.collector_cpu_budget
@@ -261,10 +280,26 @@ class Sidecar:
             _log.error("%s: %s: %s", name, type(error).__name__, error, exc_info=exc_info)
 
     async def reload(self) -> Sequence[Problem]:
-        """Takes a changed configuration, whole or not at all. Raises ConfigError and keeps what runs."""
+        """Takes a changed configuration, whole or not at all. Raises ConfigError and keeps what runs.
+
+        Files are read and rules compiled in a thread, for thousands of them take many seconds: until then the old ones
+        are evaluated, then both change places between two ticks. One reload at a time.
+        """
+        async with self._reloading:
+            try:
+                compiled = await asyncio.to_thread(self._load)
+            except Exception:
+                self.vitals.reload_ok = False
+                raise
+            return () if self._stopped else self._take(compiled)
+
+    def _load(self) -> _Compiled:
+        with uncollected():
+            return self._compile(load_rulebook(load(self._config, self._environ), self._registry))
+
+    def _take(self, compiled: _Compiled) -> Sequence[Problem]:
+        rulebook = compiled.rulebook
         try:
-            loaded = load(self._config, self._environ)
-            rulebook = load_rulebook(loaded, self._registry)
             notifier, silences = _notifier(rulebook, self.clock), self._silence_reader(rulebook)
             collectors = None
             budgets = [b.loaded.settings.collector_cpu_budget for b in (rulebook, self.rulebook)]
@@ -276,8 +311,9 @@ class Sidecar:
         now = self.clock.now_ms()
         # From here on nothing may stop it half way; what a full disk refuses is written later.
         self._part("responses", lambda: self.responder.replace(rulebook.responses, rulebook.caps, now))
-        self.manager.adjust(**_surroundings(loaded.settings))
-        self.manager.replace(rulebook.groups, *self._queries(rulebook))
+        self._reserve(compiled)
+        self.manager.adjust(**_surroundings(rulebook.loaded.settings))
+        self.manager.replace(rulebook.groups, compiled.query, self._look(rulebook))
         if collectors is not None:
             self.collectors.end(max(now, self._newest_ms + 1))  # a tick may be stamped a little ahead of the clock
             self.collectors.close(timeout_s=0)
@@ -311,7 +347,7 @@ class Sidecar:
 
     async def stop(self) -> None:
         """Sends no new command, writes what is unwritten, and is done within two seconds."""
-        now = self.clock.now_ms()
+        now, self._stopped = self.clock.now_ms(), True
         if self._started:  # one that was refused its socket has nothing to say in the journal
             self._part("responses", lambda: self.responder.stop(now))
             self._part("alerting", lambda: self.manager.close(now))
@@ -332,12 +368,14 @@ class Sidecar:
         return self.vitals.samples(self.manager.stats(), self.store.stats(), self.clock.offset_ms())
 
 
-def _spans(program: promql.Program, judged: promql.Program, reads: Mapping[str, int], behind_ms: int) -> dict[str, int]:
+def _spans(
+    needs: Mapping[str, int], judged: promql.Program, reads: Mapping[str, int], behind_ms: int
+) -> dict[str, int]:
     """How long each metric is kept: what rules look back, and what experiments read of the past beside that.
 
     `behind_ms`: the longest `query_offset`, by which a group is evaluated in the past.
     """
-    spans = {metric: span + behind_ms for metric, span in program.needs().items()}
+    spans = {metric: span + behind_ms for metric, span in needs.items()}
     for metric, span in judged.needs().items():
         spans[metric] = max(spans.get(metric, 0), span)
     for expr, read in reads.items():

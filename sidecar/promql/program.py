@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -48,6 +48,11 @@ class Program:
     def exprs(self) -> tuple[str, ...]:
         """The expressions, as given."""
         return tuple(self._roots)
+
+    def also(self, exprs: Iterable[str]) -> Program:
+        """One with more expressions; what is here already is not parsed again. Raises QueryError as `compile`."""
+        more = {expr: parse(expr) for expr in exprs if expr not in self._roots}
+        return Program({**self._roots, **more}) if more else self
 
     def node(self, expr: str) -> Node:
         """The plan of an expression. Raises KeyError for one that was not compiled in."""

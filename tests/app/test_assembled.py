@@ -1,10 +1,14 @@
 """The sidecar assembled: its own metrics, parts that fail, reloads that are taken whole or not at all."""
 
 import asyncio
+import gc
 import sqlite3
+import threading
 
 import pytest
+from pydantic import model_validator
 
+from sidecar import promql
 from sidecar.app.rulebook import load_rulebook
 from sidecar.app.selfmetrics import METRICS
 from sidecar.app.sidecar import Sidecar
@@ -13,6 +17,7 @@ from sidecar.errors import ConfigError, StateError
 from sidecar.hooks import CollectorSettings
 from sidecar.model import Availability, MetricInfo, Sample, Status
 from sidecar.plugins import COLLECTORS, Registry
+from sidecar.settings import load
 
 
 class Thermometer:
@@ -215,6 +220,91 @@ def test_a_reload_without_a_change_leaves_the_collectors_alone(sidecar):
     assert sidecar.collectors is before
 
 
+@pytest.fixture
+def slow(sidecar):
+    """A collector whose settings are read only when the test says so: `entered` and `go` are events."""
+
+    class Slow(Thermometer):
+        name = "slow"
+        metrics = ()
+        entered, go = threading.Event(), threading.Event()
+
+    class SlowSettings(CollectorSettings):
+        @model_validator(mode="after")
+        def wait(self):
+            Slow.entered.set()
+            assert Slow.go.wait(60)
+            return self
+
+    Slow.settings = SlowSettings
+    sidecar._registry.register(COLLECTORS, Slow)
+    yield Slow
+    Slow.go.set()
+
+
+async def until(event):
+    assert await asyncio.to_thread(event.wait, 60)
+
+
+def test_rules_are_evaluated_while_others_are_loaded(sidecar, folder, slow):
+    folder.write("one.rules.yaml", {"groups": [{"name": "g", "rules": [{"alert": "New", "expr": "vector(1)"}]}]})
+    tick(sidecar)
+
+    async def story():
+        reloading = asyncio.create_task(sidecar.reload())
+        await until(slow.entered)
+        before = sidecar.manager.stats().evaluations
+        for _ in range(3):
+            tick(sidecar)
+            await asyncio.sleep(0)  # whoever waits for the loop has his turn
+        assert sidecar.manager.stats().evaluations > before
+        assert not reloading.done()
+        assert "New" not in {rule.name for group in sidecar.rulebook.groups for rule in group.rules}
+        slow.go.set()
+        await reloading
+        assert gc.isenabled()
+
+    sidecar.run(story())
+    tick(sidecar, 2)
+    assert [alert.name for alert in sidecar.manager.alerts()] == ["New"]
+
+
+def test_of_two_reloads_at_once_the_second_waits_and_sees_the_newest_files(sidecar, folder, slow):
+    async def story():
+        first = asyncio.create_task(sidecar.reload())
+        await until(slow.entered)
+        slow.entered.clear()
+        folder.write("one.rules.yaml", {"groups": [{"name": "g", "rules": [{"alert": "Newest", "expr": "vector(1)"}]}]})
+        second = asyncio.create_task(sidecar.reload())
+        await asyncio.sleep(0)
+        assert not slow.entered.is_set()
+        slow.go.set()
+        await asyncio.gather(first, second)
+
+    sidecar.run(story())
+    assert [rule.name for group in sidecar.rulebook.groups for rule in group.rules] == ["Newest"]
+
+
+def test_a_reload_that_is_loaded_when_the_sidecar_has_stopped_starts_nothing(sidecar, folder, slow):
+    async def story():
+        before = sidecar.rulebook, sidecar.notifier, sidecar.collectors
+        reloading = asyncio.create_task(sidecar.reload())
+        await until(slow.entered)
+        await sidecar.stop()
+        slow.go.set()
+        assert await reloading == ()
+        assert (sidecar.rulebook, sidecar.notifier, sidecar.collectors) == before
+
+    sidecar.run(story())
+
+
+def test_making_an_evaluator_reads_nothing_of_the_store(sidecar):
+    """It is made in another thread than the one that writes."""
+    for group in load_rulebook(load(None, {}), sidecar._registry).groups:
+        for rule in group.rules:
+            promql.compile([rule.expr]).bind(object())
+
+
 def test_external_labels_and_resend_delay_follow_a_reload(sidecar, folder):
     folder.write("one.rules.yaml", {"groups": [{"name": "g", "rules": [{"alert": "On", "expr": "vector(1)"}]}]})
     folder.config(external_labels={"cluster": "eu"}, resend_delay="2s")
@@ -279,11 +369,10 @@ def test_after_stop_the_journal_says_so_and_the_database_is_closed(sidecar):
 
 
 def test_a_group_that_is_evaluated_in_the_past_finds_its_whole_window_there():
-    from sidecar import promql
     from sidecar.app.sidecar import _spans
 
     rules, judged = promql.compile(["rate(x[10m])"]), promql.compile(["rate(y[1m])"])
-    spans = _spans(rules, judged, {"rate(y[1m])": 180_000}, behind_ms=1_200_000)
+    spans = _spans(rules.needs(), judged, {"rate(y[1m])": 180_000}, behind_ms=1_200_000)
     assert spans["x"] == 600_000 + 1_200_000
     assert spans["y"] == 60_000 + 180_000
 
