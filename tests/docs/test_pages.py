@@ -66,6 +66,13 @@ def test_every_shipped_response_only_suggests(registry):
     assert {r["mode"] for r in text["responses"]} <= {"observe", "suggest"}
 
 
+def test_the_table_of_shipped_responses_is_the_file():
+    text = yaml.safe_load((ROOT / "rules" / "responses.yaml").read_text())
+    table = (ROOT / "docs" / "responses.md").read_text().partition("## What ships")[2].partition("\n## ")[0]
+    rows = set(re.findall(r"^\| `([\w-]+)` \|", table, re.M))
+    assert rows == {r["name"] for r in text["responses"] if r["remediation"] != "annotate_only"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_link_to_a_file_leads_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[\w-]*)?\)", page.read_text()):
