@@ -206,6 +206,23 @@ def test_between_two_readings_nothing_is_asked_and_little_is_written(cluster, co
     assert len(cluster.asked) == 6
 
 
+def test_an_api_that_is_away_for_minutes_ends_no_series_and_one_that_stays_away_does(cluster, collector):
+    cluster.node()
+    cluster.pod("a", cpu="1")
+    one = collector(PRICES)
+    before = values(one.sample(NOW))
+    cluster.answer = (503, b"")
+    for second in range(60, 300, 60):
+        assert values(one.sample(NOW + second * 1000)) == before
+        assert (one.probe().state, one.probe().reason) == (Availability.DEGRADED, "http_status")
+    with pytest.raises(CollectError):
+        one.sample(NOW + 300_000)
+    assert one.probe().state is Availability.UNAVAILABLE
+    cluster.answer = None
+    assert values(one.sample(NOW + 301_000)) == before
+    assert one.probe().state is Availability.AVAILABLE
+
+
 # --- pages ---
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _DENIED = frozenset({"unauthorized", "forbidden", "no_token"})
+KEPT_MS = 300_000  # as far as readers look back: so long an API may be away
+RETRY_MS = 15_000
 _REQUEST_S = 20.0  # one request of a reading
 
 
@@ -66,7 +68,7 @@ class KubeCollector:
         self._book = Book(settings.prices)
         self._repeated = Repeated()
         self._reading: _Reading | None = None
-        self._read_ms = 0
+        self._read_ms = self._next_ms = 0
         self._newest: list[Sample] = []
         self._stretch = 1
         self._status = Status(Availability.AVAILABLE)
@@ -86,9 +88,20 @@ class KubeCollector:
         return next((s for s in found if s.state is not Availability.AVAILABLE), Status(Availability.AVAILABLE))
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
-        """Asks the API when it is time. Raises CollectError when the pods cannot be told."""
-        if self._reading is None or not 0 <= now_ms - self._read_ms < self._settings.refresh * self._stretch:
-            self._refresh(now_ms)
+        """Asks the API when it is time. Raises CollectError when the pods cannot be told.
+
+        An API that does not answer for a moment ends nothing: what it said some minutes ago still holds, and is told.
+        """
+        if self._reading is None or not self._read_ms <= now_ms < self._next_ms:
+            try:
+                self._refresh(now_ms)
+            except CollectError as e:
+                if self._reading is None or e.reason in _DENIED or not 0 <= now_ms - self._read_ms < KEPT_MS:
+                    self._reading = None
+                    self._repeated.forget()
+                    raise
+                self._status = Status(Availability.DEGRADED, e.reason, str(e))
+                self._next_ms = now_ms + RETRY_MS
         return self._newest
 
     def sections(self, now_ms: int) -> Iterator[Section]:
@@ -121,14 +134,13 @@ class KubeCollector:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _refresh(self, now_ms: int) -> None:
-        self._reading = None  # until there is a new one: `probe` then asks what is wrong
-        self._repeated.forget()
         self._book.begin()
         with self._connected() as api:
             reading = self._read(api)
         self._newest = list(self._samples(reading))
         self._status = self._judged(reading, now_ms)
         self._reading, self._read_ms = reading, now_ms
+        self._next_ms = now_ms + self._settings.refresh * self._stretch
 
     def _server(self) -> str:
         if self._settings.server:
@@ -173,6 +185,8 @@ class KubeCollector:
         try:
             nodes = {node.name: node for node in api.listed(NODES, node)}
         except CollectError as e:
+            if e.reason != "forbidden":
+                raise
             failures.append(e)
             nodes = {}
         pods = self._owners.resolved(pods, api, namespaces)

@@ -23,7 +23,7 @@ class Owners:
         self.failures: list[CollectError] = []  # of the newest `resolved`
 
     def resolved(self, pods: Iterable[Pod], api: Api, namespaces: Sequence[str]) -> list[Pod]:
-        """The pods with their outermost owner; with the nearest where the API does not tell."""
+        """The pods with their outermost owner; with the nearest where we may not ask. Raises CollectError."""
         pods, self.failures = list(pods), []
         for kind in _BEHIND:
             wanted = {(pod.namespace, pod.owner.name) for pod in pods if pod.owner.kind == kind}
@@ -51,6 +51,8 @@ class Owners:
         try:
             api.listed(_BEHIND[kind], keep, namespaces)
         except CollectError as e:
+            if e.reason != "forbidden":
+                raise  # a pod must not change its owner for a minute
             self.failures.append(e)
             return
         # One that is deleted while its pods still end is not looked for again each minute.
