@@ -25,7 +25,7 @@ def prices() -> None:
 
 
 @prices.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=_FILE, default=Path("prices.yaml"))
 def show(file: Path) -> None:
     """Prints the prices of FILE with their ages. Exits 1 when FILE is wrong; every mistake is listed."""
     with _told():
@@ -44,7 +44,7 @@ def show(file: Path) -> None:
 
 
 @prices.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=_FILE, default=Path("prices.yaml"))
 @click.option("--from", "origin", required=True, metavar="aws|FILE", help="AWS, a FOCUS export, or a CSV file.")
 @click.option("--region", "regions", multiple=True, help="For aws: a region to ask beside those in FILE.")
 @click.option("--instance-type", "kinds", multiple=True, help="For aws: a type to ask beside those in FILE.")

@@ -329,6 +329,14 @@ def test_a_book_that_is_wrong_is_not_refreshed(prices, tmp_path):
     assert f"{prices.file}:2:3: error: " in wrong.stderr
 
 
+def test_without_a_name_the_book_is_prices_yaml(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.csv").write_text("instance_type,usd_per_hour\na,1\n")
+    done = CliRunner().invoke(_spikewatch, ["prices", "refresh", "--from", "new.csv"])
+    assert done.exit_code == 0
+    assert list(load_prices(tmp_path / "prices.yaml").prices) == [("a", "", "on-demand")]
+
+
 def test_an_export_is_known_by_its_header(prices, focus):
     done = prices("refresh", "--from", focus([hours(TODAY, 55.0)]))
     assert done.stdout.splitlines()[0] == "p5.48xlarge us-east-1 on-demand: 55 USD/h (new)"
