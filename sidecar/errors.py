@@ -15,8 +15,14 @@ SpikewatchError
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
+
+
+def shown_url(url: str) -> str:
+    """What may be shown of an address, also of one that makes no sense: without a user and password in it."""
+    return re.sub(r"^([a-zA-Z][a-zA-Z0-9+.-]*://)?.*@", r"\1***@", url, flags=re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from sidecar.errors import shown_url
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _TIMEOUT_S = 10.0
 
@@ -24,7 +26,7 @@ class Asking:
         """The `data` of the answer."""
         import httpx
 
-        where = f"the socket {self._socket}" if self._socket else self._url
+        where = f"the socket {self._socket}" if self._socket else shown_url(self._url)
         if self._socket and not self._socket.is_socket():
             fail(f"{where} cannot be reached: there is no such socket (is the sidecar running? --url, --socket)")
         headers = {}
@@ -38,7 +40,8 @@ class Asking:
                 answer = client.request(method, base + path, data=sent or None, params=params or None)
                 said = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
-            fail(f"{where} cannot be reached: {e} (is the sidecar running? --url, --socket)")
+            why = "not an address" if isinstance(e, httpx.InvalidURL) else str(e)  # its text may hold a password
+            fail(f"{where} cannot be reached: {why} (is the sidecar running? --url, --socket)")
         except ValueError:
             fail(f"{where} does not answer like a sidecar")
         if answer.status_code != 200:

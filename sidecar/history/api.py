@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import httpx
 
-from sidecar.errors import QueryError, RemoteError
+from sidecar.errors import QueryError, RemoteError, shown_url
 from sidecar.model import Labels, labels_of
 
 _LONGEST_URL = 1800  # what is longer is posted: some servers take no more than 2048 bytes of address
@@ -50,13 +50,17 @@ class QueryApi:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`url` is what stands before `/api/v1/query`. Raises RemoteError where it is none."""
-        self.url = url.rstrip("/")
+        self._url = url.rstrip("/")
+        self.url = shown_url(self._url)
+        """Its address for people, without a password."""
         try:
-            parts = httpx.URL(self.url)
+            parts = httpx.URL(self._url)
         except httpx.InvalidURL as e:
-            raise RemoteError(f"not an address: {url!r}: {e}") from None
+            # What is wrong may be a part of the password.
+            why = "write %23 for # and %2F for / in its user and password" if self.url != self._url else str(e)
+            raise RemoteError(f"not an address: {self.url!r}: {why}") from None
         if parts.scheme not in ("http", "https") or not parts.host:
-            raise RemoteError(f"not an address: {url!r} (write http://host:port)")
+            raise RemoteError(f"not an address: {self.url!r} (write http://host:port)")
         self._client = httpx.Client(headers=dict(headers or {}), timeout=timeout_s, transport=transport)
 
     def __enter__(self) -> QueryApi:
@@ -75,7 +79,7 @@ class QueryApi:
         return self._ask("query_range", {"query": expr, **times}, expr)
 
     def _ask(self, endpoint: str, parameters: Mapping[str, str], expr: str) -> Answer:
-        url = f"{self.url}/api/v1/{endpoint}"
+        url = f"{self._url}/api/v1/{endpoint}"
         try:
             request = self._client.build_request("GET", url, params=dict(parameters))
             if len(str(request.url)) > _LONGEST_URL:

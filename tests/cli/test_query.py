@@ -1,5 +1,6 @@
 """`spikewatch query`: answers of a Prometheus API in the terminal."""
 
+import base64
 import json
 import threading
 import time
@@ -181,6 +182,34 @@ def test_nobody_there_names_the_address(spikewatch):
     result = spikewatch("query", "x", "--url", "http://127.0.0.1:9")
     assert result.exit_code == 1
     assert "no answer from http://127.0.0.1:9" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://me:geheim@127.0.0.1:9",
+        "http://me:ge@heim@127.0.0.1:9",
+        "http://me:geheim#1@127.0.0.1:9",
+        "http://me:12/geheim@127.0.0.1:9",
+        "ftp://me:geheim@127.0.0.1",
+        "me:geheim@127.0.0.1:9",
+        "http://me:geheim@127.0.0.1:9x",
+        "http://geheim@[::1",
+    ],
+)
+def test_a_password_in_the_address_is_not_shown(spikewatch, address):
+    for command in (["query", "x"], ["approvals"]):
+        result = spikewatch(*command, "--url", address)
+        assert result.exit_code == 1
+        assert "heim" not in result.stderr + result.stdout
+        assert "***@" in result.stderr
+
+
+def test_a_password_in_the_address_is_sent(spikewatch, api):
+    api.gives("scalar", [1, "2"])
+    assert spikewatch("query", "2", "--url", api.url.replace("//", "//me:geheim@")).stdout == "2\n"
+    (*_, headers) = api.asked[-1]
+    assert headers["Authorization"] == "Basic " + base64.b64encode(b"me:geheim").decode()
 
 
 @pytest.mark.parametrize(
