@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sidecar.app.rulepack import AlertInfo
 from sidecar.cli.answers import named, number
-from sidecar.errors import QueryError, RemoteError
+from sidecar.errors import QueryError, RemoteError, shown_url
 from sidecar.history.api import Answer, QueryApi
 from sidecar.model import JSON
 from sidecar.promql.comparisons import Comparison, comparisons
@@ -69,9 +69,9 @@ def ask(alert: AlertInfo, url: str, headers: Mapping[str, str]) -> Now:
             states = tuple(_state(dict(series.labels)) for series in found.series)
             sides = [side for one in comparisons(alert.rule.expr) for side in _sides(one, api)]
             read = [Side(metric, "", "", _values(api.instant(metric))) for metric in alert.reads]
-            return Now(url, "", states, (*sides, *read))
+            return Now(shown_url(url), "", states, (*sides, *read))
     except (RemoteError, QueryError) as e:
-        return Now(url, str(e))
+        return Now(shown_url(url), str(e))
 
 
 def _state(labels: dict[str, str]) -> Value:
