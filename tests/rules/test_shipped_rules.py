@@ -135,3 +135,20 @@ def test_every_threshold_and_every_for_is_explained_above_its_alert(path):
         for number in numbers | held:
             assert f"{number}:" in comment, (block.splitlines()[0], number)
         assert re.search(r"[Rr]equirement|[Oo]urs", comment)
+
+
+def test_a_group_tells_by_its_name_where_it_is_evaluated():
+    names = [group.name for group in load_rules(RULES).groups]
+    assert [n for n in names if not re.fullmatch(r"spikewatch(-[a-z]+)+-(pod|job|cluster)", n)] == []
+
+
+def test_alerts_show_what_their_own_signal_costs_wherever_that_is_reckoned():
+    rules = [rule for group in load_rules(RULES).groups for rule in group.rules]
+    reckoned = {dict(r.label_texts)["signal"] for r in rules if r.name == "spikewatch:waste_usd_per_hour"}
+    shown = {}
+    for rule in rules:
+        if rule.is_alert and (text := dict(rule.annotation_texts).get("waste_usd_per_hour")):
+            (asked,) = re.findall(r"spikewatch:waste_usd_per_hour\{signal='(\w+)'\}", text)
+            assert asked == dict(rule.label_texts)["signal"], rule.name
+            shown.setdefault(asked, []).append(rule.name)
+    assert set(shown) == reckoned
