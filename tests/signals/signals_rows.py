@@ -148,8 +148,8 @@ def quiet(pod: Pod, *alerts: str) -> None:
     assert not [a for a in alerts if edges(pod, a)], pod.report()
 
 
-def pod_on(stage: Stage, name: str = "pod", environ: Mapping[str, str] | None = None, **config: Any) -> Pod:
-    """A sidecar whose shipped alerts with a long `for` have a short one."""
+def pod_on(stage: Stage, name: str = "pod", **more: Any) -> Pod:
+    """A sidecar, as `Stage.pod` makes it, whose shipped alerts with a long `for` have a short one."""
     overrides = stage.folder / "overrides.yaml"
     overrides.write_text(yaml.safe_dump({"overrides": shortened()}))
-    return stage.pod(name, environ, overrides=str(overrides), **config)
+    return stage.pod(name, overrides=str(overrides), **more)

@@ -29,6 +29,7 @@ T = TypeVar("T")
 HERE = Path(__file__).parent
 QUIET = {name: {"enabled": False} for group, name, _ in installed() if group == COLLECTORS}
 """No collector at all; a story names those that its signal reads."""
+SPIKEWATCH = ("-m", "sidecar", "run", "--config")
 PATIENCE_S = 120.0
 
 
@@ -38,17 +39,26 @@ class Stage:
     def __enter__(self) -> Stage:
         self.folder = Path(tempfile.mkdtemp(prefix="swsig-", dir="/tmp"))  # short: sockets lie in it
         self._ending = contextlib.ExitStack()
+        self._started: list[subprocess.Popen[bytes]] = []
         self._ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._ending.close()
 
-    def pod(self, name: str = "pod", environ: Mapping[str, str] | None = None, **config: Any) -> Pod:
-        """A sidecar with the shipped rules and responses; `config` goes into its spikewatch.yaml."""
-        made = Pod(self, self.folder / name, environ or {}, config)
+    def pod(
+        self,
+        name: str = "pod",
+        environ: Mapping[str, str] | None = None,
+        program: Sequence[str] = SPIKEWATCH,
+        **config: Any,
+    ) -> Pod:
+        """A sidecar with the shipped rules and responses; `config` goes into its spikewatch.yaml. `program` is run by
+        Python and gets the path of that file.
+        """
+        made = Pod(self, self.folder / name, config)
         self._ending.callback(made.close)
-        made.start()
+        made.start(program, environ or {})
         return made
 
     def run(self, script: str, *arguments: object, **environ: str) -> subprocess.Popen[bytes]:
@@ -65,6 +75,7 @@ class Stage:
                 start_new_session=True,
             )  # fmt: skip
         self._ending.callback(_kill, process)
+        self._started.append(process)
         return process
 
     def serve(self, answer: Callable[[str], tuple[int, str, bytes]]) -> str:
@@ -105,6 +116,10 @@ class Stage:
         self._ending.callback(made.close)
         return made
 
+    def alive(self) -> bool:
+        """Whether every process that was started here still runs: none ends by itself."""
+        return all(process.poll() is None for process in self._started)
+
     def said(self) -> str:
         """The ends of everything that was written here."""
         ends = [f"--- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in sorted(self.folder.glob("*.out"))]
@@ -114,9 +129,9 @@ class Stage:
 class Pod:
     """One sidecar process and its API."""
 
-    def __init__(self, stage: Stage, folder: Path, environ: Mapping[str, str], config: Mapping[str, Any]) -> None:
+    def __init__(self, stage: Stage, folder: Path, config: Mapping[str, Any]) -> None:
         folder.mkdir()
-        self.stage, self.folder, self._environ = stage, folder, environ
+        self.stage, self.folder = stage, folder
         self.socket = folder / "run" / "trainer.sock"
         collectors = {**QUIET, **config.get("collectors", {})}
         whole = {
@@ -130,19 +145,16 @@ class Pod:
         (folder / "spikewatch.yaml").write_text(yaml.safe_dump(whole))
         transport = httpx.HTTPTransport(uds=str(folder / "run" / "api.sock"))
         self.api = httpx.Client(base_url="http://localhost", transport=transport, timeout=30, trust_env=False)
-        self.process: subprocess.Popen[bytes] | None = None
         self.started = 0.0  # wall time
 
-    def start(self) -> None:
-        """Runs `spikewatch run` and waits until it has evaluated once."""
+    def start(self, program: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Runs it and waits until it has evaluated once."""
         self.started = time.time()
-        command = [sys.executable, "-m", "sidecar", "run", "--config", str(self.folder / "spikewatch.yaml")]
-        self.process = self.stage.start(command, self.folder.name, self._environ)
+        command = [sys.executable, *program, str(self.folder / "spikewatch.yaml")]
+        self.stage.start(command, self.folder.name, environ)
         self.until(self._ready, "the sidecar is ready")
 
     def _ready(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, f"the sidecar has ended\n{self.stage.said()}"
         # Not before it listens: a refused connection to a Unix socket leaves one that nobody closes (httpcore 1.0).
         return "running: " in self._said() and self.api.get("/-/ready").status_code == 200
 
@@ -169,6 +181,7 @@ class Pod:
             found = wanted()
             if found:
                 return found
+            assert self.stage.alive(), f"a process has ended before: {what}\n{self.report()}"
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{self.report()}"
             time.sleep(0.1)
 

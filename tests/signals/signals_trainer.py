@@ -72,7 +72,8 @@ def overflowing(socket: str, lever: Lever) -> None:
     for batch in itertools.chain.from_iterable(itertools.repeat(run.loader)):
         trouble = lever.at()
         if trouble != seen and trouble == 1:
-            scaler.set_growth_interval(1)
+            # With the tracker: beyond the interval it never equals it, and the scale would not grow any more.
+            scaler.load_state_dict({**scaler.state_dict(), "growth_interval": 1, "_growth_tracker": 0})
         seen = trouble
         with context:
             loss = model(batch * (1.0, 60.0, math.inf)[int(trouble)]).float().mean()
@@ -84,9 +85,9 @@ def overflowing(socket: str, lever: Lever) -> None:
         run.step(loss)
 
 
-class RecordedCuda:
-    """torch.cuda's allocator as far as the client asks it. Lever 0: whole free segments; 1: most of the device is held
-    in segments whose free parts are crumbs, and every allocation has to be tried again.
+class MadeUpCuda:
+    """torch.cuda's allocator as far as the client asks it. Lever 0: half of the device is held and in use. Beyond: most
+    of it is held in segments whose free parts are crumbs, and every allocation has to be tried again.
     """
 
     TOTAL, SEGMENT = 80 << 30, 256 << 20
@@ -128,8 +129,8 @@ class RecordedCuda:
 
 
 def crowded(socket: str, lever: Lever) -> None:
-    """A run whose device memory is the recording's; the rest of it is real. Steps take longer under trouble."""
-    allocator.of_model = lambda model, _: (RecordedCuda(lever), 0)  # type: ignore[assignment]
+    """A run whose device memory is made up; the rest of it is real. Lever 2: steps take twice as long, too."""
+    allocator.of_model = lambda model, _: (MadeUpCuda(lever), 0)  # type: ignore[assignment]
     loader: Any = DataLoader(Items(lever, 16 * 100_000, 4, slow=False), 16)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -138,7 +139,7 @@ def crowded(socket: str, lever: Lever) -> None:
         with run.accumulate():
             loss = model(batch).square().mean()
             (loss * run.loss_weight).backward()
-        time.sleep(DEVICE_S * (1 + lever.at()))
+        time.sleep(DEVICE_S * (2 if lever.at() == 2 else 1))
         if run.should_step():
             optimizer.step()
             optimizer.zero_grad()
@@ -146,19 +147,21 @@ def crowded(socket: str, lever: Lever) -> None:
 
 
 def offloading(socket: str, lever: Lever) -> None:
-    """Each step writes its parameters to a file and waits until they are on disk; the lever is a pause in between."""
+    """Each step writes parameters to a file and waits until they are on disk. Lever 0: a megabyte, and then computes
+    for a while; 1: pages of 4 KiB, each waited for.
+    """
     file = Path(os.environ["SIGNALS_OFFLOAD_FILE"])
-    run = spikewatch.attach(loader=(), socket=socket)
-    chunk = bytes(1 << 20)
+    run = spikewatch.attach(loader=itertools.repeat(0), socket=socket)
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for _ in itertools.count():
-        for n in range(4):
-            os.pwrite(fd, chunk, n << 20)
-            time.sleep(lever.at())
+    for _ in run.loader:
+        blocked = lever.at() == 1
+        chunk = os.urandom(4096 if blocked else 1 << 20)
+        for n in range(64 if blocked else 1):
+            os.pwrite(fd, chunk, n * len(chunk))
+            os.fdatasync(fd)
             run.offloaded(len(chunk))
-        os.fdatasync(fd)
+        time.sleep(0.0 if blocked else 0.2)
         run.step()
-        time.sleep(DEVICE_S)
 
 
 def distributed(socket: str, lever: Lever, rank: int, world: int, port: int, folder: str) -> None:
@@ -166,7 +169,7 @@ def distributed(socket: str, lever: Lever, rank: int, world: int, port: int, fol
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     model = DistributedDataParallel(torch.nn.Linear(256, 256))
 
-    def over_a_slow_link(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def over_a_slow_link(_, bucket):  # without annotations: torch takes them for types, here they are texts
         time.sleep(lever.at())
         reduced: Any = dist.all_reduce(bucket.buffer(), async_op=True)
         return reduced.get_future().then(lambda done: done.value()[0] / world)
@@ -189,10 +192,10 @@ def late(socket: str, lever: Lever, rank: int, world: int, port: int, folder: st
     in the Inspector's format.
     """
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    run = spikewatch.attach(loader=(), socket=socket)
+    run = spikewatch.attach(loader=itertools.repeat(0), socket=socket)
     tensor = torch.ones(1024)
     with open(f"{folder}/inspector-{rank}.log", "w", buffering=1) as records:
-        for number in itertools.count(1):
+        for number, _ in enumerate(run.loader, 1):
             time.sleep(DEVICE_S + (lever.at() if rank == world - 1 else 0.0))
             began = time.perf_counter()
             dist.all_reduce(tensor)

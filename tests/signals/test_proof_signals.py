@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import signals_of_bills as bills
+import signals_of_data as data
 import signals_of_gpus as gpus
 import signals_of_services as services
 import signals_of_serving as serving
@@ -36,7 +37,12 @@ STORIES: tuple[Callable[..., Any], ...] = (
     gpus.crowded,
     services.unseen,
     services.no_gpm,
+    data.small_files,
+    data.large_task,
+    data.offload,
     bills.billed,
+    bills.account,
+    bills.dear_pods,
 )
 
 
