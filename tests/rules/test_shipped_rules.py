@@ -12,7 +12,9 @@ from sidecar import promql
 from sidecar.alerting.check import check_rules
 from sidecar.alerting.loader import load_rules
 from sidecar.alerting.unittests import run_file
-from sidecar.promql.plan import Aggregate, walk
+from sidecar.app import records
+from sidecar.plugins import Registry
+from sidecar.promql.plan import Aggregate, Binary, walk
 
 ROOT = Path(__file__).resolve().parents[2] / "rules"
 RULES = sorted(ROOT.glob("**/*.rules.yaml"))
@@ -41,6 +43,12 @@ def test_there_are_rules_and_each_file_has_its_tests():
 @pytest.mark.parametrize("path", RULES, **by_name)
 def test_a_rule_file_loads_without_a_warning(path):
     assert check_rules([path]) == []
+
+
+def test_rules_read_only_metrics_and_labels_that_there_are():
+    registry = Registry()
+    registry.discover()
+    assert check_rules(RULES, {info.name: info for info in records.catalogue(registry)}) == []
 
 
 @pytest.mark.parametrize("path", TESTS, **by_name)
@@ -116,6 +124,13 @@ def test_a_description_tells_the_value_and_the_limit(rule):
 def test_nothing_is_aggregated_without_saying_over_what(rule):
     nodes = walk(promql.compile([rule.expr]).node(rule.expr))
     assert [n for n in nodes if isinstance(n, Aggregate) and not (n.without and n.labels)] == []
+
+
+def test_no_rule_of_a_pod_joins_by_named_labels_alone():
+    """A central Prometheus has many pods, told apart by labels that no rule knows: every job there has a rank 0."""
+    inside = [r for g in load_rules(RULES).groups if not g.name.endswith("-cluster") for r in g.rules]
+    nodes = [(r.name, n) for r in inside for n in walk(promql.compile([r.expr]).node(r.expr))]
+    assert [name for name, n in nodes if isinstance(n, Binary) and n.matching.on] == []
 
 
 @pytest.mark.parametrize("rule", rules())
