@@ -28,6 +28,7 @@ class Groups:
 
     def __init__(self, proc_root: str = "/proc") -> None:
         """Raises OSError where /proc does not tell."""
+        self.meminfo = _tried(f"{proc_root}/meminfo")
         paths = {}
         for line in _text(f"{proc_root}/self/cgroup").splitlines():
             _, _, rest = line.partition(":")
@@ -76,6 +77,9 @@ def read(groups: Groups, shm: str = "/dev/shm") -> dict[str, Any]:
     quotas = list(_quotas(groups))
     if quotas:
         found["quota_cores"] = min(quotas)
+    left = [*_left(groups), *_free(groups)]
+    if left:
+        found["memory_available"] = max(0, min(left))
     pressure = {}
     for resource in ("cpu", "memory"):
         kinds = _PRESSURE.findall(groups.file("", f"{resource}.pressure"))
@@ -125,6 +129,25 @@ def _quotas(groups: Groups) -> Iterator[float]:
         quota, period = (_number(text) for text in texts)  # -1 is no number here: no quota
         if quota and period:
             yield quota / period
+
+
+def _left(groups: Groups) -> Iterator[int]:
+    """What each group with a limit has left, page cache that can be dropped not counted as used."""
+    for controller, limit, usage, cache in (
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        for texts in groups.around(controller, limit, usage, "memory.stat"):
+            most, used = _number(texts[0]), _number(texts[1])
+            if most is not None and used is not None and most < _NO_LIMIT:
+                yield most - max(0, used - _entries(texts[2]).get(cache, 0))
+
+
+def _free(groups: Groups) -> Iterator[int]:
+    """The machine's own MemAvailable."""
+    kib = _entries(groups.meminfo).get("MemAvailable:")
+    if kib is not None:
+        yield kib * 1024
 
 
 class GroupTeller:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,20 @@ from pydantic import ValidationError
 
 from sidecar.clock import Clock
 from sidecar.collectors import cgroup
+from sidecar.collectors.machine.collector import TRAINER
 from sidecar.collectors.runner import Runner
 from sidecar.errors import ConfigError, Problem
 from sidecar.hooks import Collector, CollectorSettings
+from sidecar.model import Labels
 from sidecar.plugins import Registry
 from sidecar.responses.trial import OOM_FACT
 from sidecar.settings import Loaded
 from sidecar.store import Store
 
+_FACTS = {
+    "spikewatch_cgroup_cpu_quota_cores": "cpu_quota",
+    "spikewatch_cgroup_memory_available_bytes": "memory_available_bytes",
+}
 FACTS_KEPT_MS = 5_000  # a quota changes rarely, and a plan is looked at again every tick
 
 
@@ -75,17 +81,24 @@ def runner(
 
 
 class Facts:
-    """What the control group allows, read at most every few seconds."""
+    """What the trainer's control group allows, where nothing is known of it our own; read at most every few seconds.
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    Two containers of a pod have limits of their own: what is planned for the trainer must fit its.
+    """
+
+    def __init__(self, clock: Clock, newest: Callable[[Collection[str]], Iterable[tuple[str, Labels, float]]]) -> None:
+        """`newest`: (metric, labels, value) of the series of some metrics."""
+        self._clock, self._newest = clock, newest
         self._read_at: int | None = None
         self._facts: Mapping[str, float] = {}
 
     def __call__(self) -> Mapping[str, float]:
         now = self._clock.monotonic_ms()
         if self._read_at is None or now - self._read_at >= FACTS_KEPT_MS:
-            self._facts, self._read_at = cgroup.facts(), now
+            self._facts, self._read_at = self._of_trainer() or cgroup.facts(), now
         # Read each time: a trainer that is gone because it was killed for memory must be seen to be.
         kills = cgroup.oom_kills()
         return self._facts if kills is None else {**self._facts, OOM_FACT: kills}
+
+    def _of_trainer(self) -> dict[str, float]:
+        return {_FACTS[m]: value for m, labels, value in self._newest(_FACTS) if ("group", TRAINER) in labels}

@@ -111,7 +111,8 @@ class Sidecar:
             judged=self.channel.identity,
         )
         self.collectors = self._runner(rulebook)
-        self._facts = collecting.Facts(clock)
+        newest = NewestValues(self.store, clock)
+        self._facts = collecting.Facts(clock, newest.of)
         measure = StoreMeasure(self.store, settings.evaluation_interval)
         sights = views.Sights(measure, lambda: self._newest_ms)
         platform = settings.kill_switch
@@ -150,7 +151,6 @@ class Sidecar:
             external=self._external,
             firing=lambda: [a.labels for a in self.manager.alerts() if a.state is AlertState.FIRING],
         )
-        newest = NewestValues(self.store, clock)
         self.exposition = Exposition(
             newest,
             (*self.catalogue(), *dcgm.METRICS),

@@ -79,6 +79,7 @@ def container(root, folders, membership):
         mounts.append(f"30 22 0:26 / {where.rstrip('/')} rw,nosuid shared:9 - {kind}")
     (proc / "self").mkdir(parents=True, exist_ok=True)
     (proc / "self" / "cgroup").write_text(membership)
+    (proc / "meminfo").write_text("MemTotal: 999 kB\nMemAvailable: 40960 kB\n" if "memory" in folders else "")
     (proc / "self" / "mountinfo").write_text("\n".join(mounts) + "\n")
     return cgroup, proc
 
@@ -109,7 +110,7 @@ def test_the_trainer_tells_what_the_sidecar_would_read_there(tmp_path, run_dir, 
     assert meter.errors == 0
     assert group.look()
     assert group.reading() == control.read(cgroup, proc, "self")
-    assert list(group.quota("trainer")) == list(control.quota("trainer", cgroup, proc, "self"))
+    assert list(group.room("trainer")) == list(control.room("trainer", cgroup, proc, "self"))
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/cgroup"), reason="no control groups here")
@@ -295,7 +296,8 @@ json_values = st.recursive(
 
 @given(
     st.dictionaries(
-        st.sampled_from([*told._COUNTS, *told._SECONDS, "quota_cores", "shm_size", "pressure"]), json_values
+        st.sampled_from([*told._COUNTS, *told._SECONDS, "quota_cores", "memory_available", "shm_size", "pressure"]),
+        json_values,
     )
 )
 def test_whatever_stands_in_the_file_gives_numbers_or_nothing(tmp_path_factory, content):
@@ -303,5 +305,5 @@ def test_whatever_stands_in_the_file_gives_numbers_or_nothing(tmp_path_factory, 
     answered(run_dir, content)
     group = ToldGroup(run_dir, time.time)
     group.look()
-    samples = [*control.samples("t", group.reading()), *group.quota("t"), *group.shm("t")]
+    samples = [*control.samples("t", group.reading()), *group.room("t"), *group.shm("t")]
     assert all(isinstance(s.value, int | float) and 0 <= s.value < 1e19 for s in samples)

@@ -44,6 +44,13 @@ METRICS: tuple[MetricInfo, ...] = (
     _info("cgroup_cpu_throttled_seconds_total", "seconds", "Time its threads were held back.", "cpu.stat"),
     _info("cgroup_memory_used_bytes", "bytes", "Memory charged to it, page cache included.", "memory.current"),
     _info("cgroup_memory_limit_bytes", "bytes", "Memory it may use; absent without a limit.", "memory.max"),
+    _info(
+        "cgroup_memory_available_bytes",
+        "bytes",
+        "What it may still take: the tightest limit around it less what is used, page cache that can be dropped not"
+        " counted, or the machine's free memory where that is less.",
+        "memory.max, memory.current, memory.stat, meminfo",
+    ),
     _info("cgroup_memory_cache_bytes", "bytes", "Page cache charged to it.", "memory.stat"),
     _info(
         "cgroup_memory_high_total",
@@ -95,7 +102,7 @@ class CgroupCollector:
             [
                 Part("processes", SLOW, self._look),
                 Part("groups", TICK, self._groups),
-                Part("quotas", SLOW, self._quotas),
+                Part("room", SLOW, self._room),
                 Part("shm", SLOW, self._shm),
             ],
         )
@@ -168,12 +175,12 @@ class CgroupCollector:
         if told and self._told is not None:
             yield from control.samples(TRAINER, self._told.reading())
 
-    def _quotas(self, now_ms: int) -> Iterator[Sample]:
+    def _room(self, now_ms: int) -> Iterator[Sample]:
         for group, (root, pid) in self._roots.items():
             path = root / self._inside(self._settings.cgroup_root)
-            yield from control.quota(group, path, self._settings.proc_root, pid)
+            yield from control.room(group, path, self._settings.proc_root, pid)
         if self._told is not None and self._is_told():
-            yield from self._told.quota(TRAINER)
+            yield from self._told.room(TRAINER)
 
     def _shm(self, now_ms: int) -> Iterator[Sample]:
         for group, (root, _) in self._roots.items():

@@ -91,11 +91,17 @@ def _memory_v1(root: Path, paths: dict[str, str], reading: Reading) -> None:
     reading.memory_cache = whole(entry(group / "memory.stat", "total_cache"))
 
 
-def quota(name: str, cgroup_root: Path, proc_root: Path, pid: int | str) -> Iterator[Sample]:
-    """The tightest CPU quota around a process, in cores; nothing where there is none."""
-    cores = cgroup.facts(cgroup_root, proc_root, pid).get("cpu_quota")
-    if cores is not None:
-        yield Sample("spikewatch_cgroup_cpu_quota_cores", (("group", name),), cores)
+def room(name: str, cgroup_root: Path, proc_root: Path, pid: int | str) -> Iterator[Sample]:
+    """The tightest CPU quota around a process, in cores, and the memory that is left; what is not known is left out."""
+    facts = cgroup.facts(cgroup_root, proc_root, pid)
+    return room_samples(name, facts.get("cpu_quota"), facts.get("memory_available_bytes"))
+
+
+def room_samples(name: str, cores: float | None, available: float | None) -> Iterator[Sample]:
+    """The series of these two."""
+    for metric, value in (("cpu_quota_cores", cores), ("memory_available_bytes", available)):
+        if value is not None:
+            yield Sample(f"spikewatch_cgroup_{metric}", (("group", name),), value)
 
 
 def samples(name: str, reading: Reading) -> Iterator[Sample]:

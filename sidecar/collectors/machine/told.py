@@ -54,11 +54,10 @@ class ToldGroup:
                 found.pressure[resource] = seconds
         return found
 
-    def quota(self, group: str) -> Iterator[Sample]:
-        """CPU it may use; nothing without a limit."""
-        cores = _number((self._told or {}).get("quota_cores"))
-        if cores:
-            yield Sample("spikewatch_cgroup_cpu_quota_cores", (("group", group),), cores)
+    def room(self, group: str) -> Iterator[Sample]:
+        """CPU it may use, and memory it may still take; nothing of what has no limit."""
+        told = self._told or {}
+        return control.room_samples(group, _number(told.get("quota_cores")), _number(told.get("memory_available")))
 
     def shm(self, group: str) -> Iterator[Sample]:
         """Its /dev/shm."""
