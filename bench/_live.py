@@ -63,6 +63,10 @@ class Live:
         """Resident memory of the main process."""
         return _kilobytes(Path(f"/proc/{self.pid}/status"), "VmRSS:") * 1024
 
+    def anonymous_bytes(self) -> int:
+        """Of the resident memory what is in no file: no other process has it, and nobody can drop it."""
+        return _kilobytes(Path(f"/proc/{self.pid}/status"), "RssAnon:") * 1024
+
     def proportional_bytes(self) -> int:
         """Proportional memory (PSS) of the process and all its descendants."""
         return sum(_kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") * 1024 for pid in descendants(self.pid))

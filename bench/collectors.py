@@ -133,6 +133,7 @@ def main() -> int:
             rows["/metrics, median"] = row(statistics.median(took), "ms")
             rows["/metrics, 99th percentile"] = below(took[int(len(took) * 0.99)], "ms", 15)
             rows["main process, resident"] = below(live.resident_bytes() / 1e6, "MB", 80)
+            rows["main process, of that anonymous"] = row(live.anonymous_bytes() / 1e6, "MB")
             rows["main process and children, PSS"] = below(live.proportional_bytes() / 1e6, "MB", 110)
     _rows.publish(rows, arguments.json)
     return 0 if all(r["ok"] is not False for r in rows.values()) else 1
