@@ -10,6 +10,7 @@ from sidecar.clock import FakeClock
 from sidecar.collectors import cgroup
 from sidecar.collectors.cost.collector import CostCollector
 from sidecar.collectors.gpuprobe.collector import GpuProbeCollector
+from sidecar.collectors.machine.collector import CgroupCollector
 from sidecar.collectors.nccl.collector import NcclCollector
 from sidecar.model import Sample
 from sidecar.plugins import COLLECTORS, Registry
@@ -22,7 +23,7 @@ from sidecar.store import Store
 def checked(folder):
     def run(**collectors):
         registry = Registry()
-        for cls in (CostCollector, NcclCollector, GpuProbeCollector):
+        for cls in (CostCollector, NcclCollector, GpuProbeCollector, CgroupCollector):
             registry.register(COLLECTORS, cls)
         return check(folder.loaded(collectors=collectors), registry)
 
@@ -40,6 +41,11 @@ def test_paths_and_globs_of_collectors_are_relative_to_the_folder_of_the_configu
     assert found["nccl"].logs == (f"{folder.path}/logs/nccl.*",)
     assert found["gpu_probe"].window_file == folder.path / "pause"
     assert found["gpu_probe"].state == Path("/var/lib/spikewatch/probes")
+
+
+def test_what_the_trainer_tells_is_looked_for_beside_the_sidecars_socket(folder, checked):
+    assert checked()["cgroup"].run_dir == folder.path / "run"
+    assert checked(cgroup={"run_dir": "elsewhere"})["cgroup"].run_dir == folder.path / "elsewhere"
 
 
 class Pod:
