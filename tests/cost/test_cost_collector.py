@@ -169,6 +169,41 @@ def test_an_approval_counts_until_its_day_and_up_to_its_amount(export, tmp_path,
     assert values(one.sample(NOW))["budget_approved", "team"] == approved
 
 
+@pytest.mark.parametrize(("today", "approved"), [((2026, 12, 1), 1), ((2026, 12, 2), 1), ((2026, 12, 3), 0)])
+def test_an_approval_to_the_end_of_a_month_holds_while_that_month_is_judged(export, tmp_path, today, approved):
+    now = datetime(*today, tzinfo=UTC)
+    file = tmp_path / "approvals.yaml"
+    file.write_text("approvals:\n- {budget: team, owner: cfo, amount: 20000, until: 2026-11-30}\n")
+    rows = [charge(now - timedelta(days=n), 400.0) for n in range(1, 62)]
+    one = collector(focus=[str(export(rows))], budgets=[{"name": "team", "amount": 5000}], approvals=file)
+    found = values(one.sample(int(now.timestamp() * 1000)))
+    assert found["budget_approved", "team"] == approved
+    assert found["cost_month_to_date", "all", "current"] == {1: 29, 2: 30, 3: 1}[today[2]] * 400
+
+
+def test_a_fee_for_the_month_is_no_spike_on_its_first_days(export):
+    now = datetime(2026, 12, 6, tzinfo=UTC)
+    rows = [charge(now - timedelta(days=n), 100.0) for n in range(1, 60)]
+    fee = {"ChargePeriodEnd": "2027-01-01T00:00:00Z", "ChargeCategory": "Purchase", "SkuMeter": "Support"}
+    rows.append(charge(datetime(2026, 12, 1, tzinfo=UTC), 3100.0) | fee)
+    found = values(collector(focus=[str(export(rows))]).sample(int(now.timestamp() * 1000)))
+    assert found["cost_month_to_date", "all", "current"] == pytest.approx(4 * 200)
+    assert found["cost_forecast",] == pytest.approx(4 * 200 + 27 * (4 * 200 + 3 * 100) / 7)
+
+
+def test_a_budget_is_judged_by_an_export_of_this_month_alone(export):
+    one = collector(focus=[str(export(history(19, lambda n: 400.0)))], budgets=[{"name": "team", "amount": 5000}])
+    found = values(one.sample(NOW))
+    assert found["cost_month_to_date", "all", "current"] == 18 * 400
+    assert ("cost_month_to_date", "all", "previous") not in found
+
+
+def test_a_clock_that_was_set_back_does_not_end_reading(export):
+    one = collector(focus=[str(export(history(60, lambda n: 10.0)))])
+    one.sample(NOW + 365 * 86_400_000)
+    assert values(one.sample(NOW))["cost_daily", "vcpu", "last7"] == 10
+
+
 @pytest.mark.parametrize("text", ["approvals: [{budget: team}]", "approvals: 3", "aprovals: []", "[]", "["])
 def test_an_approvals_file_that_is_wrong_approves_nothing_and_is_told(export, tmp_path, text):
     file = tmp_path / "approvals.yaml"
@@ -209,6 +244,29 @@ def test_opencost_gives_cost_and_how_much_of_the_request_is_used():
     assert found["cost_daily", "vcpu", "last7"] == 24
     assert found["cost_daily", "gpu", "last7"] == 100
     assert found["cost_cpu_utilization_ratio",] == pytest.approx(0.25)
+
+
+def test_what_opencost_reckons_is_not_added_to_a_bill_that_has_it_already(export):
+    one = collector(focus=[str(export(history(60, lambda n: 10.0)))], opencost="http://opencost", transport=opencost())
+    found = values(one.sample(NOW))
+    assert found["cost_daily", "vcpu", "last7"] == 10
+    assert found["cost_month_to_date", "all", "current"] == 180
+    assert found["cost_rows_total", "opencost"] > 0
+    assert ("cost_cpu_utilization_ratio",) in found
+
+
+def test_a_bill_that_cannot_be_read_is_not_replaced_by_what_opencost_reckons(tmp_path):
+    one = collector(focus=[str(tmp_path / "none.csv")], opencost="http://opencost", transport=opencost())
+    found = values(one.sample(NOW))
+    assert ("cost_cpu_utilization_ratio",) in found
+    assert not [key for key in found if key[0] in ("cost_daily", "cost_month_to_date", "cost_forecast")]
+    assert one.probe().reason == "no_file"
+
+
+def test_cpu_use_is_that_of_the_days_the_bill_is_compared_on():
+    now = NOW + 12 * 86_400_000
+    found = values(collector(opencost="http://opencost", transport=opencost()).sample(now))
+    assert ("cost_cpu_utilization_ratio",) not in found
 
 
 @pytest.mark.parametrize(

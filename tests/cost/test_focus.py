@@ -11,7 +11,7 @@ from bills import COLUMNS, EGRESS, READS, TODAY, charge
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.collectors.cost.focus import NEEDED, FocusFile
+from sidecar.collectors.cost.focus import NEEDED, FocusFile, matching
 from sidecar.collectors.cost.meters import category
 from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
 from sidecar.errors import CollectError
@@ -240,6 +240,69 @@ def test_parquet_that_is_damaged_or_has_times_beyond_the_calendar_is_told_with_i
     path.write_bytes(content)
     with pytest.raises(CollectError, match=r"focus\.parquet: "):
         read(path)
+
+
+@pytest.mark.parametrize("lines", ['1,"2\n', '"1"2,3\n'], ids=["a quote that does not close", "text after a quote"])
+def test_broken_quotes_make_a_file_unreadable_rather_than_swallow_rows(export, lines):
+    path = export([charge(TODAY, 1.0)] * 3)
+    head, first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([head, first, lines, *rest]))
+    with pytest.raises(CollectError, match=r"focus\.csv: line \d+: no CSV"):
+        read(path)
+
+
+def test_a_column_that_is_there_twice_is_told_and_one_that_nobody_wants_may_be(export, tmp_path):
+    path = export([charge(TODAY, 1.0)])
+    text = path.read_text()
+    path.write_text(text.replace("Tags", "BilledCost", 1))
+    with pytest.raises(CollectError, match="column BilledCost is there twice"):
+        read(path)
+    path.write_text(text.replace("Tags", "x_Own", 1).replace("\r\n", ",x_Own\r\n", 1).replace("NULL\r\n", "NULL,1\r\n"))
+    assert len(read(path)) == 1
+
+
+def test_parquet_times_of_another_zone_are_utc_and_maps_and_spaced_names_are_read(tmp_path):
+    late = TODAY.replace(hour=23)
+
+    def details(pa):
+        return pa.array([[("CoreCount", "4")]], pa.map_(pa.string(), pa.string()))
+
+    def times(pa):
+        return pa.array([late], pa.timestamp("us", tz="Asia/Tokyo"))
+
+    columns = {"ChargePeriodStart": times, "ChargePeriodEnd": times, " SkuPriceDetails": details}
+    columns |= {"ConsumedUnit": lambda pa: pa.array(["Hours"]), "ConsumedQuantity": lambda pa: pa.array([2])}
+    (row,) = read(table(tmp_path, **columns))
+    assert (row.start, row.day, row.vcpu_hours) == (late, TODAY.date(), 8)
+
+
+@pytest.mark.parametrize("kind", ["decimal128", "int64", "large_string", "dictionary", "string"])
+def test_parquet_money_may_be_of_any_physical_type(tmp_path, kind):
+    def money(pa):
+        return {
+            "decimal128": lambda: pa.array([Decimal("12.000000000000000001")], pa.decimal128(38, 18)),
+            "int64": lambda: pa.array([12]),
+            "large_string": lambda: pa.array(["12"], pa.large_string()),
+            "dictionary": lambda: pa.array(["12"]).dictionary_encode(),
+            "string": lambda: pa.array(["12"]),
+        }[kind]()
+
+    (row,) = read(table(tmp_path, BilledCost=money))
+    assert row.billed == pytest.approx(12)
+
+
+def test_a_pattern_of_files_elsewhere_is_expanded_at_each_reading(tmp_path):
+    pytest.importorskip("fsspec")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "latest.csv").touch()
+    pattern = f"file://{tmp_path}/*/latest.csv"
+    assert matching(pattern) == [f"file://{tmp_path}/a/latest.csv"]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "latest.csv").touch()
+    assert len(matching(pattern)) == 2
+    assert matching("https://billing/focus.csv?sign=1") == ["https://billing/focus.csv?sign=1"]
+    with pytest.raises(CollectError, match="nosuch"):
+        matching("nosuch://bucket/*.csv")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

@@ -34,9 +34,9 @@ class Approvals:
 
     entries: tuple[_Approval, ...] = ()
 
-    def amount(self, budget: str, today: date) -> float | None:
-        """The highest amount that is approved for a budget today; None where nothing is."""
-        found = [entry.amount for entry in self.entries if entry.budget == budget and entry.until >= today]
+    def amount(self, budget: str, day: date) -> float | None:
+        """The highest amount that may be spent up to a day; None where nothing is approved."""
+        found = [entry.amount for entry in self.entries if entry.budget == budget and entry.until >= day]
         return max(found, default=None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from sidecar.collectors.cost import published, resources, trends
 from sidecar.collectors.cost.approvals import Approvals, load_approvals
 from sidecar.collectors.cost.aws import ClientFactory, CostExplorer, boto_clients, budget_amount
 from sidecar.collectors.cost.catalogue import METRICS
-from sidecar.collectors.cost.focus import FocusFile
+from sidecar.collectors.cost.focus import FocusFile, matching
 from sidecar.collectors.cost.kept import Kept
 from sidecar.collectors.cost.opencost import Efficiency, OpenCost
 from sidecar.collectors.cost.published import one
@@ -98,7 +97,7 @@ class CostCollector:
         refresh = self._settings.refresh
         if self._read_ms is None and (kept := self._kept.load(now_ms, refresh)) is not None:
             self._read_ms, self._samples = kept
-        if self._read_ms is None or now_ms - self._read_ms >= refresh:
+        if self._read_ms is None or not 0 <= now_ms - self._read_ms < refresh:  # clocks may be set back
             self._read(now_ms)
         if self._failure is not None:
             self._repeated.forget()
@@ -126,15 +125,15 @@ class CostCollector:
             counted[0] += own.rows
             counted[1] += own.skipped
             if taken is not None:  # else half of a bill would look like a fall in cost
-                reading.totals.merge(own)
+                if source != "opencost" or not self._billed():
+                    reading.totals.merge(own)
                 newest[source] = max(filter(None, (newest.get(source), own.last_day)), default=None)
         samples = list(self._origins(newest, now_ms))
         totals = reading.totals
         if totals.rows and not totals.mixed_currencies:
             samples += published.compared(totals, reading.today)
-            samples += published.utilization(reading.efficiency)
             samples += self._budgets(reading)
-        single = list(self._resources(reading))
+        single = [*published.utilization(reading.efficiency, reading.today), *self._resources(reading)]
         self._samples = samples + single
         self._status = _status(reading)
         self._failure = reading.failed[0] if reading.failed and not totals.rows and not single else None
@@ -160,6 +159,10 @@ class CostCollector:
             yield "opencost", self._opencost_rows(reading)
         if s.aws:
             yield "aws", self._aws_rows(reading.today)
+
+    def _billed(self) -> bool:
+        """Whether there is a bill: then what OpenCost reckons is part of it, and would count twice."""
+        return bool(self._settings.focus or self._settings.aws)
 
     def _opencost_rows(self, reading: _Reading) -> Iterator[CostRow | RowProblem]:
         import httpx
@@ -200,9 +203,9 @@ class CostCollector:
         reading.left_out = bounds.left_out
 
     def _budgets(self, reading: _Reading) -> Iterator[Sample]:
-        totals, today = reading.totals, reading.today
+        totals, accrued = reading.totals, reading.totals.accrued()
         approvals = self._approvals(reading.failed)
-        last = trends.closed_until(totals, today)
+        last = trends.closed_until(totals, reading.today)
         for budget in self._settings.budgets:
             amount = budget.amount
             if amount is None:
@@ -213,8 +216,9 @@ class CostCollector:
                     continue
             yield one("budget_amount", amount, budget=budget.name)
             yield one("budget_elapsed_ratio", trends.elapsed(last), budget=budget.name)
-            approved = approvals.amount(budget.name, today)
-            billed = sum(totals.billed.get(last.replace(day=n), 0.0) for n in range(1, last.day + 1))
+            # Of the bill's newest day: on the first days of a month it is still the month before that is judged.
+            approved = approvals.amount(budget.name, last)
+            billed = sum(accrued.get(last.replace(day=n), 0.0) for n in range(1, last.day + 1))
             yield one("budget_approved", float(approved is not None and billed <= approved), budget=budget.name)
 
     def _approvals(self, failed: list[CollectError]) -> Approvals:
@@ -230,7 +234,7 @@ class CostCollector:
 
 def _focus_rows(pattern: str, seen: set[str]) -> Iterator[CostRow | RowProblem]:
     """Without the files in `seen`: one that two patterns match is one bill, not two."""
-    paths = sorted(glob.glob(pattern)) if "://" not in pattern else [pattern]
+    paths = matching(pattern)
     if not paths:
         raise CollectError("cost", "no_file", f"{pattern}: no such file")
     for path in paths:

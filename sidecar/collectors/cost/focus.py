@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import calendar
 import csv
+import glob
 import gzip
 import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,10 +73,11 @@ class FocusFile:
     ) -> Iterator[_T | RowProblem]:
         with self._open() as raw:
             plain: Any = gzip.GzipFile(fileobj=raw) if self.path.endswith(".gz") else raw
-            lines = csv.reader(io.TextIOWrapper(plain, encoding="utf-8-sig", newline=""))
+            # Strict: a quote that does not close would swallow the rows after it, and half of a bill is none.
+            lines = csv.reader(io.TextIOWrapper(plain, encoding="utf-8-sig", newline=""), strict=True)
             try:
                 header = next(lines, None)
-                columns = self._columns(header or [], needed)
+                columns = self._columns(header or [], needed, wanted)
                 names = [name for name in wanted if name in columns]
                 make = maker(names)
                 places = [columns[name] for name in names]
@@ -85,7 +88,9 @@ class FocusFile:
                             yield RowProblem(self.path, number, "", f"{len(line)} fields where the header has {width}")
                         continue
                     yield make(number, [line[place] for place in places])
-            except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as e:
+            except csv.Error as e:
+                raise CollectError("cost", "unreadable", f"{self.path}: line {lines.line_num}: no CSV: {e}") from e
+            except (UnicodeDecodeError, OSError, EOFError, zlib.error) as e:
                 raise CollectError("cost", "unreadable", f"{self.path}: {e}") from e
 
     def _parquet(
@@ -99,12 +104,13 @@ class FocusFile:
         with self._open() as raw:
             try:
                 file = pq.ParquetFile(raw)
-                columns = self._columns(file.schema_arrow.names, needed)
+                columns = self._columns(file.schema_arrow.names, needed, wanted)
                 names = [name for name in wanted if name in columns]
                 make = maker(names)
                 number = 0
-                for batch in file.iter_batches(batch_size=_BATCH, columns=names):
-                    for values in zip(*(_plain(column, pa) for column in batch.columns), strict=True):
+                given = [file.schema_arrow.names[columns[name]] for name in names]  # as written, spaces and all
+                for batch in file.iter_batches(batch_size=_BATCH, columns=given):
+                    for values in zip(*(_plain(batch.column(name), pa) for name in given), strict=True):
                         number += 1
                         yield make(number, values)
             except (
@@ -115,8 +121,11 @@ class FocusFile:
             ) as e:  # pyarrow raises these, too, for damaged files
                 raise CollectError("cost", "unreadable", f"{self.path}: {e}") from e
 
-    def _columns(self, header: Sequence[str], needed: Sequence[str]) -> dict[str, int]:
+    def _columns(self, header: Sequence[str], needed: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
         found = {name.strip(): place for place, name in enumerate(header)}
+        counted = Counter(name.strip() for name in header)
+        if twice := [name for name in wanted if counted[name] > 1]:
+            raise CollectError("cost", "not_focus", f"{self.path}: column {', '.join(twice)} is there twice")
         missing = [name for name in needed if name not in found]
         if missing:
             raise CollectError("cost", "not_focus", f"{self.path}: no FOCUS export: it lacks {', '.join(missing)}")
@@ -197,6 +206,24 @@ def _plain(column: Any, pa: Any) -> list[Any]:
         column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
     values: list[Any] = column.to_pylist()
     return values
+
+
+def matching(pattern: str) -> list[str]:
+    """The files a pattern stands for; elsewhere by `*` alone, for addresses may hold a `?`. Raises CollectError."""
+    if "://" not in pattern:
+        return sorted(glob.glob(pattern))
+    if "*" not in pattern:
+        return [pattern]
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(pattern)
+        system.invalidate_cache()  # of listings: a file that came since the last reading is one, too
+        return sorted(system.unstrip_protocol(found) for found in system.glob(path))
+    except ImportError as e:
+        raise CollectError("cost", "no_fsspec", f"{pattern}: install spikewatch[cluster]: {e}") from None
+    except (OSError, ValueError) as e:
+        raise CollectError("cost", "no_file", f"{pattern}: {e}") from None
 
 
 def _open_anywhere(path: str) -> IO[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 from sidecar.collectors.cost import trends
 from sidecar.collectors.cost.opencost import Efficiency
@@ -27,23 +27,26 @@ def compared(totals: Totals, today: date) -> Iterator[Sample]:
         if (found := trends.weeks(totals, kind, today)) is not None:
             yield one("cost_daily", found[0], category=kind.value, window="last7")
             yield one("cost_daily", found[1], category=kind.value, window="previous7")
-    if (months := trends.month_to_date(trends.by_day(totals, Category.EGRESS), last)) is not None:
+    if (months := trends.months(trends.by_day(totals, Category.EGRESS), last)) is not None:
         yield one("cost_month_to_date", months.current, category="egress", month="current")
         yield one("cost_month_to_date", months.previous, category="egress", month="previous")
     reads = trends.by_day(totals, Category.REQUESTS, quantity=True)
-    if any(reads.values()) and (months := trends.month_to_date(reads, last)) is not None:
+    if any(reads.values()) and (months := trends.months(reads, last)) is not None:
         yield one("object_store_reads", months.current, month="current")
         yield one("object_store_reads", months.previous, month="previous")
-    if (months := trends.month_to_date(totals.billed, last)) is not None:
-        yield one("cost_month_to_date", months.current, category="all", month="current")
+    accrued = totals.accrued()
+    if (so_far := trends.month_to_date(accrued, last)) is not None:  # a budget needs no month before
+        yield one("cost_month_to_date", so_far, category="all", month="current")
+    if (months := trends.months(accrued, last)) is not None:
         yield one("cost_month_to_date", months.previous, category="all", month="previous")
     if (bill := trends.forecast(totals, last)) is not None:
         yield one("cost_forecast", bill)
 
 
-def utilization(efficiency: Mapping[datetime, Efficiency]) -> Iterator[Sample]:
+def utilization(efficiency: Mapping[datetime, Efficiency], today: date) -> Iterator[Sample]:
     """CPU used over requested, of the last seven final days."""
-    days = sorted(efficiency)[-trends.OPEN_DAYS - trends.WEEK : -trends.OPEN_DAYS]
+    last = today - timedelta(days=trends.OPEN_DAYS)
+    days = [at for at in efficiency if timedelta() <= last - at.astimezone(UTC).date() < timedelta(days=trends.WEEK)]
     together = Efficiency(sum(efficiency[d].used for d in days), sum(efficiency[d].requested for d in days))
     if len(days) >= trends.LEAST_SHARE * trends.WEEK and together.ratio is not None:
         yield one("cost_cpu_utilization_ratio", together.ratio)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 
 from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
 
 KEPT_PROBLEMS = 20
 KEPT_VOLUMES = 20_000  # a volume's meters; what is beyond is not looked at
+DAY = timedelta(days=1)
+MONTH = timedelta(days=31, hours=1)  # with the hour that a change of clocks adds
 
 
 @dataclass(slots=True)
@@ -37,7 +39,8 @@ class Totals:
 
     effective: dict[tuple[date, Category], float] = field(default_factory=dict)
     quantity: dict[tuple[date, Category], float] = field(default_factory=dict)
-    billed: dict[date, float] = field(default_factory=dict)
+    billed: dict[date, float] = field(default_factory=dict)  # by the day on which a charge's period began
+    moved: dict[date, float] = field(default_factory=dict)  # what spreading charges over their periods adds to a day
     vcpu_hours: dict[date, float] = field(default_factory=dict)
     provisioned: dict[tuple[str, str], Provisioned] = field(default_factory=dict)  # by resource and meter
     estimated: set[date] = field(default_factory=set)
@@ -59,6 +62,8 @@ class Totals:
             self.currencies[row.currency] += 1
             day = row.start.date()
             billed[day] = billed.get(day, 0.0) + row.billed
+            if DAY < row.end - row.start <= MONTH and row.billed:
+                self._spread(day, row)
             if row.estimated:
                 self.estimated.add(day)
             if row.usage and not row.correction:
@@ -72,6 +77,18 @@ class Totals:
                     self._provision((row.resource, row.meter), day, row.iops_hours, hours, row.region)
         return self
 
+    def _spread(self, day: date, row: CostRow) -> None:
+        """A month's fee belongs to all its days: on the first it would look like a spike."""
+        days = ((row.end - timedelta(microseconds=1)).date() - day).days + 1
+        self.moved[day] = self.moved.get(day, 0.0) - row.billed
+        for n in range(days):
+            at = day + timedelta(days=n)
+            self.moved[at] = self.moved.get(at, 0.0) + row.billed / days
+
+    def accrued(self) -> dict[date, float]:
+        """By day what was billed for it, of the days that have charges of their own."""
+        return {day: value + self.moved.get(day, 0.0) for day, value in self.billed.items()}
+
     def _provision(self, key: tuple[str, str], day: date, iops_hours: float, hours: float, region: str) -> None:
         known = self.provisioned.get(key)
         if known is not None:
@@ -84,7 +101,8 @@ class Totals:
         for mine, theirs in ((self.effective, other.effective), (self.quantity, other.quantity)):
             for key, value in theirs.items():
                 mine[key] = mine.get(key, 0.0) + value
-        for by_day, more in ((self.billed, other.billed), (self.vcpu_hours, other.vcpu_hours)):
+        pairs = (self.billed, other.billed), (self.moved, other.moved), (self.vcpu_hours, other.vcpu_hours)
+        for by_day, more in pairs:
             for day, value in more.items():
                 by_day[day] = by_day.get(day, 0.0) + value
         for meter, more_iops in other.provisioned.items():

@@ -6,6 +6,7 @@ import calendar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from statistics import median
 
 from sidecar.collectors.cost.rows import Category
 from sidecar.collectors.cost.totals import Totals
@@ -14,14 +15,19 @@ OPEN_DAYS = 2
 """The newest days are not final in any provider's data: late usage still comes in."""
 WEEK = 7
 LEAST_SHARE = 0.8  # of the days of a window that must have data
-LEAST_EGRESS = 20.0  # currency units on both sides: a percentage of pocket money alarms nobody
+LEAST_DAYS = 3  # of a month before it is held against another: one Sunday is no month
+LUMP = 2.0  # times the usual day: what is more was paid once, and says nothing about the days to come
 
 
 def closed_until(totals: Totals, today: date) -> date:
-    """The newest final day."""
-    last = today - timedelta(days=OPEN_DAYS)
+    """The newest final day. A source that calls more than a week estimated means that the month is not invoiced yet:
+    that says nothing about its days.
+    """
+    newest = last = today - timedelta(days=OPEN_DAYS)
     while last in totals.estimated:
         last -= timedelta(days=1)
+        if newest - last > timedelta(days=WEEK):
+            return newest
     return last
 
 
@@ -50,18 +56,25 @@ class Months:
     days: int
 
 
-def month_to_date(values: Mapping[date, float], last: date) -> Months | None:
-    """Sums up to `last`. None when the month before is not known whole up to the same day."""
-    days = last.day
+def month_to_date(values: Mapping[date, float], last: date) -> float | None:
+    """The sum of the month up to `last`. None when too few of its days are known."""
+    wanted = [last.replace(day=n) for n in range(1, last.day + 1)]
+    if sum(day in values for day in wanted) < LEAST_SHARE * len(wanted):
+        return None
+    return sum(values.get(day, 0.0) for day in wanted)
+
+
+def months(values: Mapping[date, float], last: date) -> Months | None:
+    """Sums of the days that both months have, up to the day of `last`. None when one of them is not known that far, or
+    they are too few.
+    """
     before_end = last.replace(day=1) - timedelta(days=1)
-    compared = min(days, before_end.day)
-    current = [last.replace(day=n) for n in range(1, days + 1)]
-    previous = [before_end.replace(day=n) for n in range(1, compared + 1)]
-    if sum(day in values for day in current) < LEAST_SHARE * days:
-        return None
-    if sum(day in values for day in previous) < LEAST_SHARE * compared:
-        return None
-    return Months(sum(values.get(d, 0.0) for d in current), sum(values.get(d, 0.0) for d in previous), days)
+    days = min(last.day, before_end.day)
+    current, previous = (
+        month_to_date(values, last.replace(day=days)),
+        month_to_date(values, before_end.replace(day=days)),
+    )
+    return None if current is None or previous is None or days < LEAST_DAYS else Months(current, previous, days)
 
 
 def by_day(totals: Totals, category: Category, *, quantity: bool = False) -> dict[date, float]:
@@ -71,15 +84,20 @@ def by_day(totals: Totals, category: Category, *, quantity: bool = False) -> dic
 
 
 def forecast(totals: Totals, last: date) -> float | None:
-    """The month's bill: so far, and the mean of the last seven final days for each day to come."""
+    """The month's bill: so far, and the mean of the last seven final days for each day to come.
+
+    A day that cost far more than is usual paid for something once (a fee, taxes): the usual stands in for it.
+    """
+    accrued = totals.accrued()
     month_days = calendar.monthrange(last.year, last.month)[1]
     so_far = [last.replace(day=n) for n in range(1, last.day + 1)]
     recent = [last - timedelta(days=n) for n in range(WEEK)]
-    known = [day for day in recent if day in totals.billed]
+    known = [accrued[day] for day in recent if day in accrued]
     if len(known) < LEAST_SHARE * WEEK:
         return None
-    mean = sum(totals.billed[day] for day in known) / len(known)
-    return sum(totals.billed.get(day, 0.0) for day in so_far) + mean * (month_days - last.day)
+    usual = median(known)
+    days = [usual if day > LUMP * usual > 0 else day for day in known]
+    return sum(accrued.get(day, 0.0) for day in so_far) + sum(days) / len(days) * (month_days - last.day)
 
 
 def elapsed(last: date) -> float:

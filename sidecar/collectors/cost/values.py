@@ -36,6 +36,8 @@ class Values:
         value = None if place is None else values[place]
         if value is None:
             return ""
+        if isinstance(value, list) and all(isinstance(item, tuple) for item in value):
+            value = dict(value)  # so pyarrow gives a map
         if not isinstance(value, str):
             return json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
         return "" if value in _NULL else value
@@ -64,7 +66,7 @@ class Values:
         """In UTC; a time without a zone is taken for it, as the specification says."""
         value = values[self._place[name]]
         if isinstance(value, datetime):
-            return value if value.tzinfo else value.replace(tzinfo=UTC)
+            return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         if value is None or (isinstance(value, str) and value in _NULL):
             raise BadValue(name, "empty, where a time has to be")
         if not isinstance(value, str):
