@@ -6,7 +6,7 @@ from typing import Literal
 
 from sidecar.model import Evidence, MetricInfo
 
-API = Evidence("fake", "2026-11-30", "answers written by hand in the shapes that Spark documents")
+API = Evidence("device", "2026-11-30", "Spark 4.0.1, a driver with an executor and its history server; YARN by hand")
 
 _STAGE = ("app", "stage")
 
