@@ -1,8 +1,9 @@
-"""A training run with nothing wrong in it: `python -m bench._healthy_trainer SOCKET FOLDER [PAUSE]`, until SIGTERM.
+"""A training run with nothing wrong in it, until SIGTERM: `python -m bench._healthy_trainer SOCKET FOLDER PAUSE STEPS`.
 
 fp16 with a GradScaler, a compiled model, two loader workers that are always ahead, an evaluation and a checkpoint at
 the end of each epoch. Started again with the same folder it goes on from its last checkpoint. Most of each step is a
-pause of PAUSE seconds (0.15) that stands for the device, so that the whole takes a small part of one core.
+pause of PAUSE seconds that stands for the device, so that the whole takes a small part of one core. An epoch has STEPS
+steps.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import spikewatch
 
-STEPS = 900  # of an epoch
 BATCH = 16
-EVAL_STEPS = 40
+EVAL_STEPS, EVAL_S = 40, 0.08  # so long each
 UPLOAD_S = 3.0  # what a checkpoint takes beyond the local disk
 
 
@@ -45,7 +45,7 @@ def model() -> torch.nn.Module:
     )  # fmt: skip
 
 
-def main(socket: str, folder: Path, pause: float = 0.15) -> None:
+def main(socket: str, folder: Path, pause: float, steps: int) -> None:
     """Trains until SIGTERM."""
     stop: list[bool] = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
@@ -55,7 +55,7 @@ def main(socket: str, folder: Path, pause: float = 0.15) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
     # Doubled after 60 good steps: one overflow in some hundred steps is what a healthy fp16 run shows.
     scaler = torch.amp.GradScaler("cpu", growth_interval=60)
-    loader: Any = DataLoader(Images(STEPS * BATCH), BATCH, shuffle=True, num_workers=2, prefetch_factor=6)
+    loader: Any = DataLoader(Images(steps * BATCH), BATCH, shuffle=True, num_workers=2, prefetch_factor=6)
     run = spikewatch.attach(model=net, optimizer=optimizer, loader=loader, scaler=scaler, socket=socket)
     checkpoint = folder / "checkpoint.pt"
     epoch = 0
@@ -88,7 +88,7 @@ def main(socket: str, folder: Path, pause: float = 0.15) -> None:
         with run.phase("eval"), torch.no_grad():
             for images, labels in DataLoader(Images(EVAL_STEPS * BATCH), BATCH):
                 loss_of(net(images), labels)
-                time.sleep(pause / 2)
+                time.sleep(EVAL_S)
         with run.phase("checkpoint"):
             state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
             torch.save({**state, "run": run.state_dict(), "epoch": epoch}, checkpoint)
@@ -97,4 +97,4 @@ def main(socket: str, folder: Path, pause: float = 0.15) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *map(float, sys.argv[3:]))
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))

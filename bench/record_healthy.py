@@ -95,8 +95,9 @@ def record(url: str, seconds: int, then: Mapping[int, object]) -> Recording:
 class Run:
     """The trainer; `again` stops it and starts it from its checkpoint."""
 
-    def __init__(self, socket: Path, folder: Path, pause: float) -> None:
-        self._command = [sys.executable, "-m", "bench._healthy_trainer", str(socket), str(folder), str(pause)]
+    def __init__(self, socket: Path, folder: Path, pause: float, steps: int) -> None:
+        arguments = map(str, (socket, folder, pause, steps))
+        self._command = [sys.executable, "-m", "bench._healthy_trainer", *arguments]
         self._environ = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         self.start()
 
@@ -117,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=1200)
     parser.add_argument("--pause", type=float, default=0.15, help="seconds of a step that stand for the device")
+    parser.add_argument("--steps", type=int, default=900, help="of an epoch")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--raw", action="store_true", help="keep every metric")
     given = parser.parse_args()
@@ -147,7 +149,7 @@ def main() -> None:
             assert sidecar.poll() is None, log.read_text()
             time.sleep(0.1)
         url = log.read_text().partition("running: ")[2].partition(",")[0]
-        run = Run(folder / "run" / "trainer.sock", folder, given.pause)
+        run = Run(folder / "run" / "trainer.sock", folder, given.pause, given.steps)
         try:
             found = record(url, given.seconds, {given.seconds // 2: run.again})
         finally:

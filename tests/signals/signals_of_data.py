@@ -57,7 +57,7 @@ def large_task(stage: Stage, kit: object) -> Sequence[Row]:
 
 
 def offload(stage: Stage, kit: object) -> Sequence[Row]:
-    """Parameters that are offloaded in small pieces, each waited for."""
+    """Parameters that are fetched back in small pieces."""
     folder = stage.folder / "zero"
     folder.mkdir()
     (folder / "params.swp").write_bytes(os.urandom(64 * MIB))
@@ -68,8 +68,10 @@ def offload(stage: Stage, kit: object) -> Sequence[Row]:
     pod.until_true("max(spikewatch_storage_probe_bytes_per_second) > 0", seconds=300)
     time.sleep(75)
     quiet(pod, "OffloadBandwidthLow", "IoBlocked")
-    source = Source("script that offloads to this machine's virtio disk and tells the client; read probe", "device")
-    cause = "parameters are written in pieces of 4 KiB, each waited for, instead of a megabyte at a time"
+    source = Source(
+        "script that fetches parameters from this machine's virtio disk, past the page cache; read probe", "device"
+    )
+    cause = "parameters are fetched in pages of 4 KiB, without a pause, instead of a megabyte at once"
     since = lever.pull(1)
     return [
         fired(pod, "IoBlocked", since, source, cause),

@@ -12,7 +12,8 @@ from signals_rows import Row, Source, fired, pod_on, quiet
 from signals_stage import Pod, Stage
 
 TRAINING = "training run, PyTorch on CPU"
-VERDICT_S = 700.0  # the shipped responses measure three minutes before and three after
+VERDICT_S = 700.0  # three minutes before a change and three after it
+OVERFLOWS_VERDICT_S = 1900.0  # five minutes of a mean over five
 _chance = random.SystemRandom()
 
 
@@ -53,7 +54,7 @@ def overflow_storm(stage: Stage, kit: object) -> Sequence[Row]:
     since = lever.pull(1)
     return [
         fired(pod, "GradientOverflowsMany", since, source, storm),
-        fired(pod, "GradientOverflowsFrequent", since, source, storm, verdict_s=VERDICT_S),
+        fired(pod, "GradientOverflowsFrequent", since, source, storm, verdict_s=OVERFLOWS_VERDICT_S),
     ]
 
 

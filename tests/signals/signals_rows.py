@@ -103,8 +103,8 @@ def answered(pod: Pod, alert: str, verdict_s: float) -> tuple[Answer, ...]:
         answers = _answers(pod, alert)
         open_ones = [a for a in answers if not a.reason or (a.reason == "acted" and not a.result)]
         waiting = [a for a in open_ones if a.waited]
-        now = time.monotonic()
-        if not open_ones or now > max(first, deadline) or (verdict_s == 0.0 and waiting):
+        now, helped = time.monotonic(), any(a.result == "kept" for a in answers)
+        if not open_ones or helped or now > max(first, deadline) or (verdict_s == 0.0 and waiting):
             return answers
         if verdict_s > 0.0:
             _approve(pod, alert)
