@@ -25,7 +25,8 @@ from spikewatch.telemetry import Telemetry
 log = logging.getLogger("spikewatch")
 
 THREAD_NAME = "spikewatch"
-PERIOD = 0.15  # seconds between two live records: 6.7 a second
+PERIOD = 0.15  # seconds between two live records while a long step or wait is under way: 6.7 a second
+CALM = 7  # periods between two turns while steps leave records by themselves and no change is open
 FIRST_RETRY, LAST_RETRY = 0.5, 5.0  # seconds; the longest must let a restarted sidecar back well inside a 30 s lease
 LOOK = 1.0  # seconds between two looks at whether knobs have come, gone or moved by themselves
 HELLO_TIMEOUT = 5.0  # seconds a sidecar may take to say welcome
@@ -59,6 +60,8 @@ class Agent:
         self._look_at = 0.0
         self._live = [0.0, 0.0]  # largest step and wait seconds published
         self._stop = threading.Event()
+        self._waker = -1  # an eventfd that ends a pause
+        self._waking = threading.Lock()  # the number of a closed descriptor may be somebody else's by now
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     @property
@@ -67,11 +70,15 @@ class Agent:
         return self._stop
 
     def start(self) -> None:
+        self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread.start()
 
     def stop(self, timeout: float = 1.0) -> bool:
         """Publishes the last totals, says goodbye by closing, and ends the thread. Whether it has ended in time."""
         self._stop.set()
+        with self._waking:
+            if self._waker >= 0:
+                os.eventfd_write(self._waker, 1)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -82,8 +89,19 @@ class Agent:
         """
         if self._socket is not None:
             self._socket.close()
+        if self._waker >= 0:
+            os.close(self._waker)
+            self._waker = -1
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            with self._waking:
+                os.close(self._waker)
+                self._waker = -1
+
+    def _work(self) -> None:
         failures = 0  # in a row
         while True:
             stopping = self._stop.is_set()
@@ -103,16 +121,17 @@ class Agent:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        self._publish()
+        pause = PERIOD * CALM if self._publish() else PERIOD
         self.telemetry.tick(now)
-        self._ledger.expire()
+        if self._ledger.expire():
+            pause = PERIOD
         for duty in self.duties:
             duty()
         if self._socket is None:
             if now >= self._try_at:
                 self._connect(now)
             if self._socket is None:
-                self._stop.wait(PERIOD)
+                self._stop.wait(pause)
                 return
         if not self._welcomed and now > self._hello_by:
             raise TimeoutError("no welcome")
@@ -120,15 +139,18 @@ class Agent:
             self._tell_news()
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
-        if poll.poll(0 if self._stop.is_set() else PERIOD * 1000):
+        poll.register(self._waker, select.POLLIN)
+        if poll.poll(0 if self._stop.is_set() else pause * 1000):
             self._read()
 
-    def _publish(self) -> None:
+    def _publish(self) -> bool:
+        """Writes the live record. Whether one could be spared, for steps are ending and leave records themselves."""
         now = self._meter.now()  # before the record is made, see `meter.elapsed`
         record = list(self._meter.record(now))
         for place, field in enumerate((_STEP_SECONDS, _DATA_WAIT)):
             self._live[place] = record[field] = max(record[field], self._live[place])
         self._ring.write_live(record)
+        return now - self._meter.ended < 2e9 * PERIOD
 
     # --- connection -------------------------------------------------------------------------------------------------
 

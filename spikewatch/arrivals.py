@@ -10,14 +10,19 @@ from __future__ import annotations
 import select
 from typing import Any
 
+from spikewatch.meter import Meter
+
 
 class Arrivals:
-    """Watches one worker iterator of torch. `None` results mean: cannot be told with this torch."""
+    """Watches one worker iterator of torch."""
 
-    __slots__ = ("_iterator", "_outstanding", "_poll", "_ready", "_sent")
+    __slots__ = ("_iterator", "_next", "_outstanding", "_poll", "_ready", "_sent", "meter")
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, iterator: Any, meter: Meter) -> None:
+        """`meter` counts the requests and hits."""
+        self.meter = meter
         self._iterator = iterator
+        self._next = iterator.__next__
         self._ready = False
         self._outstanding = self._sent = 0
         self._poll: select.poll | None = None
@@ -25,6 +30,20 @@ class Arrivals:
         if reader is not None:  # a multiprocessing queue; the pinning thread's is a plain one
             self._poll = select.poll()
             self._poll.register(reader.fileno(), select.POLLIN)
+
+    def take(self) -> Any:
+        """The next batch. Raises what the iterator raises."""
+        try:
+            self.asked()
+        except Exception:  # noqa: BLE001  the training loop must not see our mistakes
+            self.meter.errors += 1
+            return self._next()
+        batch = self._next()
+        try:
+            self.meter.prefetch(self.given())
+        except Exception:  # noqa: BLE001  as above
+            self.meter.errors += 1
+        return batch
 
     def asked(self) -> None:
         """Before the request."""
@@ -39,8 +58,8 @@ class Arrivals:
         return read == 0 or (self._ready and read == 1)
 
 
-def watch(iterator: Any) -> Arrivals | None:
+def watch(iterator: Any, meter: Meter) -> Arrivals | None:
     """None for an iterator that does not prefetch, or whose insides this torch names otherwise."""
     if all(hasattr(iterator, name) for name in ("_tasks_outstanding", "_send_idx", "_data_queue")):
-        return Arrivals(iterator)
+        return Arrivals(iterator, meter)
     return None

@@ -124,7 +124,7 @@ def _attach(given: Given, job: str | None, path: str, limits: Limits) -> Run:
         precision,
     ]
     knobs = KnobSet(sources)
-    ledger = Ledger(knobs)
+    ledger = Ledger(knobs, counts=meter)
     scaler, optimizer = given.scaler, given.optimizer
     overflow = OverflowWatch(scaler, optimizer) if scaled else None
     agent = Agent(path, job, secrets.token_hex(8), meter, ring, ledger, knobs)

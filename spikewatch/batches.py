@@ -47,13 +47,14 @@ def _collect(item: Any, tensor: type, leaves: list[Any], depth: int) -> bool:
 
 
 class BatchLengths:
-    """How many samples the n-th batch of a pass has, where torch's own BatchSampler makes them; else None."""
+    """How many samples the n-th batch of a pass has, where torch's own BatchSampler makes them."""
 
-    __slots__ = ("_full", "_rest", "_size", "_tensor")
+    __slots__ = ("_rest", "full", "size", "tensor")
 
     def __init__(self, loader: Any) -> None:
-        self._size: int | None = None
-        self._tensor: Any = None
+        self.size: int | None = None  # samples of a full batch; None where nobody knows
+        self.full = 0  # how many full batches come first
+        self.tensor: Any = None  # torch's type
         data = sys.modules.get("torch.utils.data")
         sampler: Any = getattr(loader, "batch_sampler", None)
         if data is None or type(sampler) is not data.BatchSampler or not isinstance(sampler.batch_size, int):
@@ -62,21 +63,21 @@ class BatchLengths:
             total = len(sampler.sampler)
         except TypeError:
             return
-        self._size, self._tensor = sampler.batch_size, sys.modules["torch"].Tensor
-        self._full, self._rest = divmod(total, self._size)
+        self.size, self.tensor = sampler.batch_size, sys.modules["torch"].Tensor
+        self.full, self._rest = divmod(total, self.size)
 
     def of(self, number: int, batch: Any) -> tuple[int | None, int | None]:
         """(samples, bytes) of batch `number` of the pass, counted from 0."""
-        if self._size is None or number >= self._full:
-            length, size = measure(batch)
-            return (self._rest if self._size is not None and number == self._full else length), size
-        # nearly every batch there is: a list or tuple of tensors, and how many samples is known
-        if type(batch) in (list, tuple) and 0 < len(batch) <= MAX_LEAVES:
-            tensor, size = self._tensor, 0
-            for item in batch:
-                if type(item) is not tensor:
-                    break
-                size += item.nbytes
-            else:
-                return self._size, size
-        return self._size, measure(batch)[1]
+        length, size = measure(batch)
+        if self.size is None or number > self.full:
+            return length, size
+        return self.size if number < self.full else self._rest, size
+
+    def plain(self, batch: Any) -> bool:
+        """Whether batches like this one, as nearly all are, are a list, tuple or dict of nothing but tensors, so that
+        the bytes of a full one are those of its items, and its samples `size`.
+        """
+        if self.size is None or type(batch) not in (list, tuple, dict) or not 0 < len(batch) <= MAX_LEAVES:
+            return False
+        items = batch.values() if type(batch) is dict else batch
+        return all(type(item) is self.tensor for item in items)

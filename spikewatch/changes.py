@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from spikewatch.change import AgreementLost, Alone, Change, Pact
 from spikewatch.ledger_book import Book, Knobs
-from spikewatch.promises import NEVER, Promises
+from spikewatch.meter import NEVER, Hot
+from spikewatch.promises import Promises
 from spikewatch.refusal import Refused
 
 RETRY_STEPS = 10  # between two attempts to put values back
@@ -28,7 +29,8 @@ Asked = Literal["apply", "order", "lease"]
 class Ledger:
     """All changes of one run. `boundary` is the step at which the training thread has work to do."""
 
-    def __init__(self, knobs: Knobs, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, knobs: Knobs, clock: Callable[[], float] = time.monotonic, counts: Hot | None = None) -> None:
+        """`counts`: where the training thread counts its steps, and looks for the boundary."""
         self._book = Book(knobs)
         self._lock = self._book.lock
         self._clock = clock
@@ -36,9 +38,22 @@ class Ledger:
         self._retry_at = NEVER
         self._pact: Pact = Alone()
         self.promises = Promises(self._book, self._pact, self._reschedule)
-        self.steps = 0  # calls of step(), the same on every rank
-        self.boundary = NEVER
+        self._counts = Hot() if counts is None else counts
         self.news = self._book.news
+
+    @property
+    def steps(self) -> int:
+        """Calls of step(), the same on every rank."""
+        return self._counts.steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._counts.steps = steps
+
+    @property
+    def boundary(self) -> int:
+        """The step at which `at_boundary` is to be called, NEVER where there is nothing to do."""
+        return self._counts.boundary
 
     def agree_by(self, pact: Pact) -> None:
         """From now on shared knobs are changed in agreement with the other ranks. Before the first order."""
@@ -104,14 +119,18 @@ class Ledger:
             if change.state in ("pending", "applied", "kept"):
                 self._ask("order", change)
 
-    def expire(self) -> None:
-        """Asks for the end of changes whose lease has run out. To be called a few times a second."""
-        now = self._clock()
+    def expire(self) -> bool:
+        """Asks for the end of changes whose lease has run out. To be called a few times a second while it says so:
+        while a change is on its way or not confirmed, or there is news of one.
+        """
+        now, restless = self._clock(), bool(self.news) or self._counts.boundary != NEVER
         with self._lock:
             for change in self._book.changes.values():
+                restless = restless or change.open()
                 if change.leased() and change.deadline is not None and change.deadline <= now:
                     change.deadline = None
                     self._ask("lease", change)
+        return restless
 
     def report(self, change_id: str) -> dict[str, Any] | None:
         """What is known of one change."""
@@ -214,7 +233,7 @@ class Ledger:
 
     def _reschedule(self) -> None:
         due = NEVER if not self._todo else 0 if self._retry_at == NEVER else self._retry_at
-        self.boundary = min(due, self.promises.next())
+        self._counts.boundary = min(due, self.promises.next())
 
     def _expiring(self, change: Change) -> bool:
         return change.undoing == "lease" or any(kind == "lease" and asked is change for kind, asked in self._todo)

@@ -11,7 +11,7 @@ from typing import Any
 from spikewatch.overlap import shared
 
 SAMPLE_RATE, TORCH_RATE = 20, 100  # one step in so many
-LOOK_EVERY = 1_000_000_000  # nanoseconds between two looks: one takes some 40 µs
+LOOK_EVERY = 5_000_000_000  # nanoseconds between two looks: one takes some 60 µs of the training thread
 ALIGNMENT = 512  # bytes
 ADDRESSES_EVERY = 60.0  # seconds; buckets are laid out once, after the first step
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from spikewatch import ahead, arrivals, randomness
+from spikewatch.arrivals import Arrivals
 from spikewatch.batches import BatchLengths, measure
 from spikewatch.batching_stream import Cut, Cutter
-from spikewatch.layout import TRAIN
 from spikewatch.meter import Meter
 from spikewatch.segments import Part, Settings, Stream
 
@@ -26,8 +27,8 @@ class LivePass:
     """
 
     __slots__ = (
-        "__weakref__", "_arrivals", "_before", "_dismissed", "_lengths", "_parts", "_tuner", "count", "cutter", "given",
-        "over", "thread",
+        "__weakref__", "_arrivals", "_before", "_dismissed", "_full", "_kind", "_lengths", "_meter", "_named", "_parts",
+        "_size", "_skipped", "_take", "_tensor", "_tuner", "count", "cutter", "given", "over", "thread",
     )  # fmt: skip
 
     def __init__(self, tuner: Tuner, part: Part, lengths: BatchLengths, before: int = 0) -> None:
@@ -35,14 +36,17 @@ class LivePass:
         self._tuner = tuner
         self._parts: deque[Part] = deque()
         self._dismissed: list[Part] = []  # their workers are told to stop
+        self._arrivals: Arrivals | None = None
         self._begin(part, lengths, before)
 
     def _begin(self, part: Part, lengths: BatchLengths, before: int) -> None:
         self._parts.clear()
         self._parts.append(part)
-        self._arrivals = arrivals.watch(part.iterator)
+        self.carefully()
+        self._arrivals = arrivals.watch(part.iterator, self._meter)
         self._lengths = lengths
-        self._before = before
+        self._full, self._size, self._tensor = lengths.full - before, lengths.size or 0, lengths.tensor
+        self._before = self._skipped = before
         self.given = 0  # batches handed over in this pass
         self.over = False
         self.thread: int | None = None  # who asks for batches
@@ -66,29 +70,53 @@ class LivePass:
             raise AttributeError(name)
         return getattr(self._parts[0].iterator, name)
 
+    def carefully(self) -> None:
+        """The next request is to be made the careful way, which then finds out whether the quick one will do."""
+        self._meter = self._tuner.meter
+        if self._arrivals is not None:
+            self._arrivals.meter = self._meter
+        self._take: Callable[[], Any] | None = None
+        self._kind: Any = None  # type of batches that can be counted the quick way
+        self._named = False  # they are dicts
+
     def __next__(self) -> Any:
-        # The usual request in one piece: `_carefully` without the calls, of which each costs a microsecond or two where
-        # the model's work has emptied the caches.
-        meter, part, watch = self._tuner.meter, self._parts[0], self._arrivals
-        if part.private is not None or meter.phase != TRAIN or self._tuner.probe.draws is None:
+        # The usual request in one piece and with few objects: `_carefully` without the calls, each of which costs a
+        # microsecond or two where the model's work has emptied the caches.
+        meter, take = self._meter, self._take
+        if take is None or not meter.step_from:  # the latter: not in phase train
             return self._carefully()
-        began = meter.now()
-        meter.wait_clock = (meter.wait_clock[0], began)
         self.thread = get_ident()
-        asked = watch is not None and self._tuner.asks(watch)
+        meter.wait_from = began = meter.now()
         try:
-            batch = next(part.iterator)
+            batch = take()
         except StopIteration:
-            asked, batch = False, self._continue()
-        except Exception:
-            part.failed += 1
+            try:
+                batch = self._continue()
+            finally:
+                meter.wait_ends(began)
+        except BaseException as error:
+            meter.wait_ends(began)
+            self._parts[0].failed += isinstance(error, Exception)
             raise
-        finally:
-            total = meter.wait_clock[0]
-            meter.wait_clock = (total, 0)  # before the time is read, see `meter.elapsed`
-            meter.wait_clock = (total + meter.now() - began, 0)
-        if asked and watch is not None:
-            self._tuner.arrived(watch)
+        else:
+            meter.wait_from = 0  # before the time is read, see `meter.elapsed`
+            meter.wait_ns += meter.now() - began
+        if type(batch) is self._kind and self.given < self._full:
+            size, tensor = 0, self._tensor
+            try:
+                for item in batch.values() if self._named else batch:
+                    if type(item) is not tensor:
+                        break
+                    size += item.nbytes
+                else:
+                    self.given += 1
+                    meter.handed += self._size
+                    meter.bytes += size
+                    if size > meter.batch_bytes:
+                        meter.batch_bytes = size
+                    return batch
+            except Exception:  # noqa: BLE001  the training loop must not see our mistakes
+                meter.errors += 1
         self._received(meter, batch)
         return batch
 
@@ -120,12 +148,23 @@ class LivePass:
             if piece is not None and piece.samples is not None:
                 meter.received(piece.samples, measure(batch)[1])
             else:
-                meter.received(*self._lengths.of(self.given, batch))
+                meter.received(*self._lengths.of(self._skipped + self.given, batch))
             if self._dismissed:
                 self._sweep()
+            self._look_ahead(batch)
         except Exception:  # noqa: BLE001  the training loop must not see our mistakes
             meter.errors += 1
         self.given += 1
+
+    def _look_ahead(self, batch: Any) -> None:
+        """Whether the next request can be made the quick way, and the next batch counted so if it is like this one."""
+        part = self._parts[0]
+        if part.private is not None or self._tuner.probe.draws is None:
+            return
+        self._take = part.iterator.__next__ if self._arrivals is None else self._arrivals.take
+        counted = self.cutter is not None or self.count is not None or self._dismissed
+        if not counted and self._lengths.plain(batch):
+            self._kind, self._named = type(batch), type(batch) is dict
 
     def _continue(self) -> Any:
         """The first batch of the next part that has one; the present part is over."""
@@ -134,7 +173,8 @@ class LivePass:
             self._before += done.taken()
             done.end()
             part = self._parts[0]
-            self._arrivals = arrivals.watch(part.iterator)
+            self.carefully()
+            self._arrivals = arrivals.watch(part.iterator, self._meter)
             try:
                 return self._request(part)
             except StopIteration:
@@ -160,14 +200,7 @@ class LivePass:
             batch = next(part.iterator)
             probe.looked(before)
             return batch
-        watch = self._arrivals
-        if watch is None:
-            return next(part.iterator)
-        asked = self._tuner.asks(watch)
-        batch = next(part.iterator)
-        if asked:
-            self._tuner.arrived(watch)
-        return batch
+        return next(part.iterator) if self._arrivals is None else self._arrivals.take()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """The next pass with workers that live on; the DataLoader calls it."""
@@ -242,7 +275,8 @@ class LivePass:
                 part.dismiss()
                 self._dismissed.append(part)
         self._parts = deque([stays])
-        self._arrivals = arrivals.watch(stays.iterator)
+        self.carefully()
+        self._arrivals = arrivals.watch(stays.iterator, self._meter)
 
     def _opened(self, rest: Stream, like: Part) -> Part:
         """Without workers where they do not start: by now other ranks have changed, this one must not stay behind."""

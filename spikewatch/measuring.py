@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import deque
 from typing import Any, Protocol
 
 from spikewatch import allocator, ddplog, engine
 from spikewatch.meter import Meter
 from spikewatch.search import Search
-from spikewatch.telemetry import LOSSES, Telemetry, counted
+from spikewatch.telemetry import Telemetry, counted
 
 log = logging.getLogger("spikewatch")
 
@@ -26,10 +25,9 @@ class Chore(Protocol):
 
 
 class Measuring:
-    """The training thread's part: the newest losses and the chores; `search` where a scaler scales."""
+    """The training thread's part: the chores; `search` where a scaler scales."""
 
     def __init__(self, meter: Meter, telemetry: Telemetry) -> None:
-        self.losses: deque[float] = deque(maxlen=LOSSES)
         self.chores: tuple[Chore, ...] = ()
         self.search: Search | None = None
         self.copy_overlap: float | None = None
@@ -37,7 +35,7 @@ class Measuring:
         self._ddp: ddplog.DdpLog | None = None
         self._allocator: allocator.Allocator | None = None
         self.telemetry = telemetry
-        telemetry.add(counted(meter, self.losses))
+        telemetry.add(counted(meter))
         telemetry.add(self._profiled)
 
     def begin(self, model: Any, scaler: Any) -> None:

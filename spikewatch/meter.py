@@ -1,17 +1,22 @@
 """What the training thread counts: steps, waits, samples, and the gauges of the newest step.
 
-Only the training thread writes here. The client's thread reads while a step is running, so the two running clocks
-are each one tuple, replaced whole: a reader sees a consistent pair without a lock.
+Only the training thread writes here. The client's thread reads while a step is running, without a lock: each running
+clock is two numbers, and the order in which they are written and read keeps it from ever seeing more than the truth.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from spikewatch import layout
 from spikewatch.layout import MISSING
 from spikewatch.procinfo import since_boot
+
+NEVER = 1 << 62
+LOSSES = 100  # steps whose losses make the standard deviation
 
 Clock = tuple[int, int]
 """(nanoseconds finished, start of what is in progress or 0)."""
@@ -20,82 +25,113 @@ Clock = tuple[int, int]
 def elapsed(clock: Clock, now: int) -> int:
     """Nanoseconds up to `now`, never more than the truth.
 
-    `now` must have been read before `clock`. Then what the tuple says is in progress was in progress at `now`, for
-    the writer takes the start out before it reads the time of the end; and what began after `now` adds nothing.
-    (For an instant the newest stretch is missing from both: whoever publishes keeps the largest value so far.)
+    `now` must have been read before `clock`, and of the clock what is finished before the start. Then what is said
+    to be in progress was in progress at `now`, for the writer moves or takes out the start before it adds to what is
+    finished; and what began after `now` adds nothing. (For an instant the newest stretch is missing from both:
+    whoever publishes keeps the largest value so far.)
     """
     total, started = clock
     return total + (now - started) if started and now > started else total
 
 
-class Meter:
+class Hot:
+    """What every batch and every step touches, apart from the rest so that it lies side by side in memory.
+
+    Behind a step's work all of it has to come back from further away, and each cache line costs.
+    """
+
+    __slots__ = (
+        "batch_bytes", "boundary", "bytes", "due", "ended", "handed", "kind", "loss", "nonfinite", "note", "now",
+        "samples", "step_from", "step_ns", "steps", "wait_from", "wait_ns",
+    )  # fmt: skip
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.now = now
+        self.steps = 0  # calls of step(), the same on every rank
+        self.boundary = NEVER  # the step at which orders are carried out
+        self.due = 0  # when the next record is to be written, on the clock `now`
+        self.ended = 0  # when the last step ended; 0 before the first
+        self.step_ns = self.wait_ns = 0  # finished
+        self.step_from = self.wait_from = 0  # start of the one in progress or 0; of a step only in phase train
+        self.handed: float = 0.0  # samples of all batches taken
+        self.samples: float = 0.0  # those of steps that have ended
+        self.bytes = 0  # of tensors handed over
+        self.batch_bytes = 0  # largest batch seen
+        self.kind: Any = None  # type of the losses so far that are tensors
+        self.loss: float = MISSING
+        self.nonfinite = 0  # losses that were NaN or infinite
+        self.note: Callable[[Any], None] = lambda loss: None  # keeps a loss
+
+
+class Meter(Hot):
     """The cumulative totals and newest gauges of one rank. Times come from `now`, in nanoseconds."""
 
     __slots__ = (
-        "batch_bytes",
+        "_epoch_began",
+        "_last_step",
         "batch_size",
-        "bytes",
         "bytes_known",
         "consecutive_overflows",
-        "_epoch_began",
         "epoch",
         "errors",
         "first_step_at",
         "grad_norm",
         "hits",
-        "last_step_at",
-        "loss",
         "loss_scale",
-        "nonfinite_losses",
-        "now",
+        "losses",
         "num_workers",
         "offloaded",
         "overflows",
         "phase",
         "prefetch_factor",
         "requests",
-        "samples",
         "samples_known",
-        "samples_waiting",
-        "step_clock",
-        "steps",
-        "wait_clock",
+        "wall",
     )
 
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
-        self.now = now
-        self.steps = 0
-        self.step_clock: Clock = (0, 0)
-        self.wait_clock: Clock = (0, 0)
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, wall: Callable[[], float] = time.time) -> None:
+        """`wall`: seconds since 1970."""
+        super().__init__(now)
+        self.wall = wall
+        self.losses: deque[float] = deque(maxlen=LOSSES)
+        self.note = self.losses.append
         self.phase = layout.STARTUP
         self.errors = 0
         self.epoch = MISSING
-        self._epoch_began = (0, 0.0)  # steps and overflows up to then; one tuple, see above
-        self.first_step_at = 0.0  # seconds since boot; 0 before the end of the first step
+        self._epoch_began = (0, 0.0)  # steps and overflows up to then; one tuple, for two threads
+        self.first_step_at = 0.0  # seconds since boot; 0 before the first record after it
+        self._last_step = (0, MISSING)  # when it ended, by both clocks
         self.offloaded = MISSING  # bytes
         self.requests = self.hits = MISSING  # no prefetching loader seen yet
-        self.samples = self.bytes = 0.0
-        self.samples_known: bool | None = None  # None: nothing counted yet; False: something could not be counted
+        self.samples_known: bool | None = None  # None: nothing said yet; False: something could not be counted
         self.bytes_known: bool | None = None
-        self.samples_waiting = 0.0  # of batches taken since the last step
-        self.batch_bytes = 0  # largest batch seen
-        self.loss = self.grad_norm = self.loss_scale = MISSING
-        self.nonfinite_losses = MISSING
+        self.grad_norm = self.loss_scale = MISSING
         self.overflows = self.consecutive_overflows = MISSING
         self.batch_size = self.num_workers = self.prefetch_factor = MISSING
-        self.last_step_at = MISSING
+
+    @property
+    def step_clock(self) -> Clock:
+        """Of steps; while one runs the start is that of its step."""
+        total = self.step_ns  # in this order, see `elapsed`
+        return total, self.step_from
+
+    @property
+    def wait_clock(self) -> Clock:
+        """Of waits for data."""
+        total = self.wait_ns
+        return total, self.wait_from
 
     def enter(self, phase: int) -> None:
         """Switches the phase. Steps are timed in `train` only, so an evaluation never looks like a slow step."""
         if phase == self.phase:
             return
-        total, started = self.step_clock
-        self.step_clock = (total, 0)  # stopped before the time is read, see `elapsed`
+        started, self.step_from = self.step_from, 0  # stopped before the time is read, see `elapsed`
         now = self.now()
         if started:
-            total += now - started
+            self.step_ns += now - started
         self.phase = phase
-        self.step_clock = (total, now if phase == layout.TRAIN else 0)
+        if phase == layout.TRAIN:
+            self.step_from = now
 
     def pass_begins(self) -> None:
         """The loader is gone through once more: a new epoch."""
@@ -118,23 +154,21 @@ class Meter:
             self.enter(layout.TRAIN)
         if self.phase != layout.TRAIN:
             return 0
-        now = self.now()
-        self.wait_clock = (self.wait_clock[0], now)
+        self.wait_from = now = self.now()
         return now
 
     def wait_ends(self, began: int) -> None:
         """The data came, or did not."""
         if began:
-            total = self.wait_clock[0]
-            self.wait_clock = (total, 0)
-            self.wait_clock = (total + self.now() - began, 0)
+            self.wait_from = 0
+            self.wait_ns += self.now() - began
 
     def received(self, samples: int | None, size: int | None) -> None:
         """A batch was handed over: how many samples and tensor bytes it has, None where it cannot be told."""
         if samples is None:
             self.samples_known = False
         else:
-            self.samples_waiting += samples
+            self.handed += samples
         if size is None:
             self.bytes_known = False
         else:
@@ -150,30 +184,46 @@ class Meter:
         self.requests += 1
         self.hits += hit
 
-    def stepped(self, samples: float | None, wall: float) -> int:
-        """A step ended. `samples`, where given, replaces what was counted from its batches."""
-        if self.phase == layout.STARTUP:
-            self.phase = layout.TRAIN
-        if self.phase == layout.TRAIN:
-            total, started = self.step_clock
-            now = self.now()  # not stopped first as elsewhere: the next step begins where this one ends
-            self.step_clock = (total + now - started if started else total, now)
+    def stepped(self, samples: float | None = None) -> int:
+        """A step ended; returns when. `samples`, where given, replaces what was counted from its batches."""
         self.steps += 1
-        if self.steps == 1:
-            self.first_step_at = since_boot()
-        self.last_step_at = wall
-        if samples is not None:
-            self.samples += samples
-            self.samples_known = True
+        return self.ends(samples)
+
+    def ends(self, samples: float | None) -> int:
+        """The same for a step that is counted already."""
+        started, now = self.step_from, self.now()  # not stopped first: the next step begins where this one ends
+        if self.phase in (layout.STARTUP, layout.TRAIN):
+            self.phase = layout.TRAIN
+            self.step_from = now
+            if started:
+                self.step_ns += now - started
+        self.ended = now
+        if samples is None:
+            self.samples = self.handed
         else:
-            self.samples += self.samples_waiting
-            if self.samples_waiting and self.samples_known is None:
-                self.samples_known = True
-        self.samples_waiting = 0.0
-        return self.steps
+            self.used(samples)
+        return now
+
+    def used(self, samples: float) -> None:
+        """So many samples went into the step that ended, whatever its batches told."""
+        self.samples = self.handed = self.samples + samples
+        self.samples_known = True
+
+    def last_step_at(self, now: int) -> float:
+        """When the last step ended, in seconds since 1970; missing before the first. `now`: as in `record`.
+
+        The wall clock is read for records only, so the answer is kept: asked again it must not be another one.
+        """
+        ended, known = self.ended, self._last_step
+        if ended != known[0]:
+            if not known[0]:
+                self.first_step_at = since_boot() - (now - ended) * 1e-9
+            self._last_step = known = (ended, self.wall() - (now - ended) * 1e-9)
+        return known[1]
 
     def record(self, now: int) -> tuple[float, ...]:
         """All of `layout.FIELDS`, what is in progress counted up to `now` (read before the call)."""
+        samples, known = self.samples, self.samples_known
         return (
             now * 1e-9,
             self.steps,
@@ -181,19 +231,19 @@ class Meter:
             elapsed(self.wait_clock, now) * 1e-9,
             self.requests,
             self.hits,
-            self.samples if self.samples_known else MISSING,
+            samples if known or (known is None and samples) else MISSING,
             self.bytes if self.bytes_known else MISSING,
             self.loss,
             self.grad_norm,
             self.loss_scale,
             self.overflows,
             self.consecutive_overflows,
-            self.nonfinite_losses,
+            self.nonfinite if self.losses else MISSING,
             self.batch_size,
             self.num_workers,
             self.prefetch_factor,
             self.phase,
-            self.last_step_at,
+            self.last_step_at(now),
             self.errors,
             self.epoch,
         )

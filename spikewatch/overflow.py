@@ -16,49 +16,56 @@ from spikewatch.scalars import Scalar
 class OverflowWatch:
     """One scaler with its optimizer. `total` and `consecutive` are missing until the scaler was first updated, `scale`
     where it does not scale.
+
+    After a step, `stepped` is only needed where `fired` is 0 or `restless` is set; after any other nothing has changed,
+    and whoever calls it may as well set `fired` to 0 and `states` to the scaler's.
     """
 
-    __slots__ = ("_fired", "_fused", "_last_scale", "_scale", "_scaler", "_states", "consecutive", "scale", "total")
+    __slots__ = (
+        "_last_scale", "_scale", "consecutive", "fired", "fused", "restless", "scale", "scaler", "states", "total",
+    )  # fmt: skip
 
     def __init__(self, scaler: Any, optimizer: Any) -> None:
         """Registers a post hook on `optimizer`; checkpoints and pickles do not contain it."""
-        self._scaler = scaler
+        self.scaler = scaler
         self._scale = Scalar()
         self._last_scale = MISSING
-        self._fired = 0
+        self.fired = 0  # calls of the optimizer since the last step
+        self.restless = True  # until the first update, and while overflows follow each other
         self.total: float = MISSING
         self.consecutive: float = MISSING
         self.scale: float = MISSING
-        self._states = getattr(scaler, "_per_optimizer_states", None)
-        self._fused = (
-            self._states is None
+        self.states: Any = getattr(scaler, "_per_optimizer_states", None)
+        self.fused = (
+            self.states is None
             or not hasattr(optimizer, "register_step_post_hook")
             or bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         )
-        if not self._fused:
+        if not self.fused:
             optimizer.register_step_post_hook(self._count)
 
     def _count(self, *_: object) -> None:
-        self._fired += 1
+        self.fired += 1
 
-    def stepped(self, look: bool = True) -> None:
-        """After `scaler.update()`. `look`: also at the loss scale, which costs as much as all the rest."""
-        if self._fused:
-            for scale in self._look():
+    def stepped(self) -> None:
+        """After `scaler.update()`."""
+        if self.fused:
+            for scale in self.look():
                 self._seen(scale < self._last_scale)
                 self._last_scale = scale
             return
-        states = self._scaler._per_optimizer_states
-        if states is not self._states:
+        states = self.scaler._per_optimizer_states
+        if states is not self.states:
             # update() starts a new dict: the scaler went through a whole step since we last looked
-            self._states = states
-            self._seen(not self._fired)
-        self._fired = 0
-        if look:
-            self._look()
+            self.states = states
+            self._seen(not self.fired)
+            if not self.fired:
+                self.look()
+        self.fired = 0
 
-    def _look(self) -> list[float]:
-        scaler = self._scaler
+    def look(self) -> list[float]:
+        """Reads the loss scale, which costs as much as all the rest."""
+        scaler = self.scaler
         if not scaler.is_enabled() or scaler._scale is None:
             self.scale = MISSING
             return []
@@ -72,3 +79,4 @@ class OverflowWatch:
             self.total = self.consecutive = 0.0
         self.total += overflow
         self.consecutive = self.consecutive + 1 if overflow else 0.0
+        self.restless = self.fused or overflow

@@ -11,9 +11,8 @@ from typing import Any
 
 from spikewatch.change import AgreementLost, Appointment, Change, Kind, Pact, Proposal, Verdict
 from spikewatch.ledger_book import Book
+from spikewatch.meter import NEVER
 from spikewatch.refusal import Refused
-
-NEVER = 1 << 62
 
 
 class Promises:

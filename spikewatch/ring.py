@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from zlib import crc32
 
@@ -17,13 +17,15 @@ from spikewatch import layout
 
 F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not named in Python 3.11's fcntl
 _HEAD_WORD = layout.HEAD_OFFSET // 8
+Sealed = tuple[int, bytes, int]
+"""A record's number, payload and checksum."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE
 
 
 class RingWriter:
     """Two writers: the training thread calls `write`, the client's thread `write_live` and `write_slow`."""
 
-    __slots__ = ("_halves", "_live", "_map", "_pack", "_pack_slow", "_slow", "_words", "fd")
+    __slots__ = ("_live", "_map", "_pack", "_pack_slow", "_put", "_put_slow", "_slow", "_words", "fd", "newest")
 
     def __init__(self, fields: tuple[str, ...] = layout.FIELDS, slow: tuple[str, ...] = layout.SLOW_FIELDS) -> None:
         """Raises OSError where the kernel has no memfd or no room (264 KiB, charged to the trainer's cgroup)."""
@@ -43,10 +45,17 @@ class RingWriter:
             os.close(self.fd)
             raise
         self._words = memoryview(self._map).cast("Q")
-        self._halves = memoryview(self._map).cast("I")
-        self._pack = Struct(f"<{len(fields)}d").pack
-        self._pack_slow = Struct(f"<{len(slow)}d").pack
+        self._pack, self._put = self._slot(len(fields), layout.SLOT_SIZE)
+        self._pack_slow, self._put_slow = self._slot(len(slow), layout.SLOW_SLOT_SIZE)
         self._live = self._slow = 0
+        self.newest = 0  # number of the newest record
+
+    @staticmethod
+    def _slot(fields: int, size: int) -> tuple[Callable[..., bytes], Callable[..., None]]:
+        """What packs a payload, and what puts a whole slot: sequence, payload, checksum."""
+        payload = Struct(f"<{fields}d")
+        room = size - layout.PAYLOAD_OFFSET - payload.size - layout.CHECKSUM.size
+        return payload.pack, Struct(f"<Q{payload.size}s{room}xI").pack_into
 
     def _head(self, fields: tuple[str, ...]) -> None:
         table = layout.field_table(fields)
@@ -72,33 +81,41 @@ class RingWriter:
         self._map[layout.SLOW_NAMES_OFFSET : layout.SLOW_NAMES_OFFSET + len(table)] = table
         layout.SLOW_HEADER.pack_into(self._map, layout.SLOW_OFFSET, len(fields), crc32(table))
 
+    # The sequence is odd while a slot is written, even when it is whole. Python has no memory fences and ARM reorders
+    # stores, so the checksum is what a reader trusts; the sequence only saves it most of the retries.
+
     def write(self, number: int, values: Sequence[float]) -> None:
         """Publishes record `number` (1, 2, 3 …), overwriting the one 1024 before it."""
-        self._put(layout.slot_offset(number), number, self._pack(*values), layout.CHECKSUM_OFFSET)
-        self._words[_HEAD_WORD] = number
+        self.put(*self.sealed(number, values))
+
+    def sealed(self, number: int, values: Sequence[float]) -> Sealed:
+        """The first half of `write`, for a writer that has no time for both at once."""
+        payload = self._pack(*values)
+        return number, payload, crc32(payload, number & 0xFFFF_FFFF)
+
+    def put(self, number: int, payload: bytes, checksum: int) -> None:
+        """The second half."""
+        offset, words = layout.slot_offset(number), self._words
+        self._put(self._map, offset, 2 * number - 1, payload, checksum)
+        words[offset >> 3] = 2 * number
+        words[_HEAD_WORD] = self.newest = number
 
     def write_live(self, values: Sequence[float]) -> None:
         """Replaces the live slot."""
-        self._live += 1
-        self._put(layout.LIVE_OFFSET, self._live, self._pack(*values), layout.CHECKSUM_OFFSET)
+        self._live = number = self._live + 1
+        payload = self._pack(*values)
+        self._put(self._map, layout.LIVE_OFFSET, 2 * number - 1, payload, crc32(payload, number & 0xFFFF_FFFF))
+        self._words[layout.LIVE_OFFSET >> 3] = 2 * number
 
     def write_slow(self, values: Sequence[float]) -> None:
         """Replaces the slow slot."""
-        self._slow += 1
-        self._put(layout.SLOW_SLOT_OFFSET, self._slow, self._pack_slow(*values), layout.SLOW_CHECKSUM_OFFSET)
-
-    def _put(self, offset: int, number: int, payload: bytes, checksum: int) -> None:
-        words, start = self._words, offset + layout.PAYLOAD_OFFSET
-        # Odd while writing, even when whole. Python has no memory fences and ARM reorders stores, so the checksum
-        # is what a reader trusts; the sequence only saves it most of the retries.
-        words[offset >> 3] = 2 * number - 1
-        self._map[start : start + len(payload)] = payload
-        self._halves[(offset + checksum) >> 2] = crc32(payload, number & 0xFFFF_FFFF)
-        words[offset >> 3] = 2 * number
+        self._slow = number = self._slow + 1
+        payload, offset = self._pack_slow(*values), layout.SLOW_SLOT_OFFSET
+        self._put_slow(self._map, offset, 2 * number - 1, payload, crc32(payload, number & 0xFFFF_FFFF))
+        self._words[offset >> 3] = 2 * number
 
     def close(self) -> None:
         """Lets the memory go once no reader maps it. The writers must have stopped."""
         self._words.release()
-        self._halves.release()
         self._map.close()
         os.close(self.fd)

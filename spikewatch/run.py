@@ -20,13 +20,12 @@ from spikewatch.changes import Ledger
 from spikewatch.knob import Source
 from spikewatch.knobs import KnobSet
 from spikewatch.measuring import Measuring
-from spikewatch.meter import Meter
+from spikewatch.meter import NEVER, Meter
 from spikewatch.notes import Notes
 from spikewatch.numerics_precision import MixedPrecision
 from spikewatch.overflow import OverflowWatch
 from spikewatch.overlap import of_profile
-from spikewatch.promises import NEVER
-from spikewatch.ring import RingWriter
+from spikewatch.ring import RingWriter, Sealed
 from spikewatch.scalars import Scalar
 from spikewatch.search import STORM
 from spikewatch.trackers import Trackers
@@ -34,10 +33,10 @@ from spikewatch.tuner import Tuner
 
 log = logging.getLogger("spikewatch")
 
-# Nanoseconds. A record costs more than the rest of step(), and the client's thread publishes what is newest more often
-# than this anyway: where steps are shorter, most go without one, after a first burst of 200. Nothing is lost by it, for
-# totals are cumulative.
-PUBLISH_EVERY, PUBLISH_BURST = 200_000_000, 40_000_000_000
+# Nanoseconds. Writing a record costs more than the rest of step(), so where steps are shorter most go without one, and
+# nothing is lost by it, for totals are cumulative; and where they are shorter than the latter, no single step pays for
+# all of a record.
+PUBLISH_EVERY, SHORT_STEP = 200_000_000, 50_000_000
 
 MAX_ERRORS = 16  # of our own, on the training thread; then the client turns itself off
 
@@ -60,6 +59,9 @@ class Parts:
 class Run(Loop):
     """One attached rank. Nothing here raises, waits or makes a system call, but for a change that was ordered."""
 
+    _meter: Meter | None = None  # of `_parts`, for `step`
+    _overflow: OverflowWatch | None = None
+
     def __init__(self, loader: Any = None, parts: Parts | None = None) -> None:
         """Use `spikewatch.attach`. Without `parts` the run is inert: the loader is the given one, calls do nothing."""
         self.loader = loader
@@ -67,9 +69,13 @@ class Run(Loop):
         self._loss, self._norm = Scalar(), Scalar()
         self._failures = 0
         self._owed: Parts | None = None
-        self._records, self._publish_from = 0, 0
         self._notes, self._trackers = Notes(), Trackers()
         if parts is not None:
+            self._meter, self._overflow = parts.meter, parts.overflow
+            self._attached = parts  # also after the end
+            self._stage = 0  # of the record that is being made
+            self._record: tuple[float, ...] = ()
+            self._sealed: Sealed = (0, b"", 0)
             self._measuring = Measuring(parts.meter, parts.agent.telemetry)
             parts.knobs.frozen = self._measuring.frozen
             _disable_in_forks(self)
@@ -85,53 +91,104 @@ class Run(Loop):
         """Whether a sidecar listens at the moment."""
         return self._parts is not None and self._parts.agent.connected
 
-    def step(self, loss: Any = None, grad_norm: Any = None, samples: float | None = None) -> None:
+    def step(  # noqa: C901  in one piece, with few objects: behind a step's work each comes from memory anew
+        self, loss: Any = None, grad_norm: Any = None, samples: float | None = None
+    ) -> None:
         """Ends a training step: call it once an optimizer step, after the scaler's update.
 
         `loss`, `grad_norm`: a number or a tensor of one element; a CUDA tensor is copied, never waited for, and
         shows a step or two later. `samples`: how many samples the step used, where the loader's batches do not
         tell. Changes that were ordered are carried out here.
         """
-        parts = self._parts
-        if parts is None:
+        meter = self._meter
+        if meter is None:
             self._pay()
             return
-        parts.ledger.steps += 1  # before anything can fail: ranks agree on the number of a step
+        meter.steps += 1  # before anything can fail: ranks agree on the number of a step
         try:
-            meter = parts.meter
             if self._batching is not None:
                 self._batching.stepped()
-            if loss is not None:
-                arrived = self._loss.offer(loss)
-                if arrived:
-                    meter.loss, meter.nonfinite_losses = self._loss.value, self._loss.nonfinite
-                    self._measuring.losses.extend(arrived)
-            meter.stepped(samples, time.time())
-            now = meter.step_clock[1] or meter.now()
-            due = now >= self._publish_from  # what only shows in a record is not looked up for every step
-            if due and grad_norm is not None:
-                self._norm.offer(grad_norm)
-                meter.grad_norm = self._norm.value
-            overflow = parts.overflow
+            if type(loss) is meter.kind and loss.is_cpu:
+                try:
+                    value = loss.item()
+                except RuntimeError:  # not one element; asking first would cost every step
+                    pass
+                else:
+                    meter.loss = value
+                    meter.note(value)
+                    if value - value != 0.0:  # NaN or infinite
+                        meter.nonfinite += 1
+            elif loss is not None:
+                self._offered(meter, loss)
+            began = meter.step_from
+            if began and samples is None:  # `Meter.ends` in phase train, without the call
+                meter.step_from = meter.ended = now = meter.now()
+                meter.step_ns += now - began
+                meter.samples = meter.handed
+            else:
+                now = meter.ends(samples)
+            overflow = self._overflow
             if overflow is not None:
-                overflow.stepped(due)
-                meter.overflows, meter.consecutive_overflows = overflow.total, overflow.consecutive
-                meter.loss_scale = overflow.scale
-                search = self._measuring.search
-                if search is not None and (overflow.consecutive >= STORM or search.busy):
-                    search.stepped(meter.steps, overflow.consecutive)
-            if due:
-                self._publish_from = max(self._publish_from, now - PUBLISH_BURST) + PUBLISH_EVERY
-                self._records += 1
-                parts.ring.write(self._records, meter.record(now))
-                if self._measuring.chores:
-                    self._measuring.look(now)
+                if overflow.fired and not overflow.restless:
+                    overflow.fired = 0
+                    overflow.states = overflow.scaler._per_optimizer_states
+                else:
+                    self._overflowed(meter, overflow)
+            if now >= meter.due:
+                self._due(meter, now, began, grad_norm)
         except Exception as error:  # noqa: BLE001  the trainer goes on exactly as without us
             self._failed(error)
-        if parts.ledger.steps >= parts.ledger.boundary:
-            self._at_boundary(parts)
+        if meter.steps >= meter.boundary:
+            self._at_boundary()
 
-    def _at_boundary(self, parts: Parts) -> None:
+    def _offered(self, meter: Meter, loss: Any) -> None:
+        """A loss that is no tensor of the usual kind: a number, the first of its kind, or on an accelerator."""
+        scalar = self._loss
+        before = scalar.nonfinite
+        arrived = scalar.offer(loss)
+        if arrived:
+            meter.loss = scalar.value
+            meter.nonfinite += scalar.nonfinite - before
+            meter.losses.extend(arrived)
+            meter.kind = scalar.kind
+
+    def _overflowed(self, meter: Meter, overflow: OverflowWatch) -> None:
+        """After a step that was an overflow, or is not known to be none."""
+        overflow.stepped()
+        meter.overflows, meter.consecutive_overflows = overflow.total, overflow.consecutive
+        meter.loss_scale = overflow.scale
+        search = self._measuring.search
+        if search is not None and (overflow.consecutive >= STORM or search.busy):
+            search.stepped(meter.steps, overflow.consecutive)
+            overflow.restless = True
+
+    def _due(self, meter: Meter, now: int, began: int, grad_norm: Any) -> None:
+        """A record is due after the step from `began` to `now`. What only shows there is not looked up before."""
+        ring, step = self._attached.ring, self._stage
+        self._stage = 0  # should this one fail
+        if step == 0:
+            if grad_norm is not None:
+                self._norm.offer(grad_norm)
+                meter.grad_norm = self._norm.value
+            if self._overflow is not None and not self._overflow.fused:
+                self._overflow.look()
+                meter.loss_scale = self._overflow.scale
+        elif step == 1:
+            self._record = meter.record(now)
+        elif step == 2:
+            self._sealed = ring.sealed(ring.newest + 1, self._record)
+        else:
+            ring.put(*self._sealed)
+            meter.due = now + PUBLISH_EVERY
+            if self._measuring.chores:
+                self._measuring.look(now)
+            return
+        self._stage = step + 1
+        if now - began > SHORT_STEP or not ring.newest:
+            self._due(meter, now, began, grad_norm)
+
+    def _at_boundary(self) -> None:
+        parts = self._attached
         try:
             parts.ledger.at_boundary(parts.ledger.steps)
             self._note(parts, parts.ledger.steps)
@@ -231,7 +288,7 @@ class Run(Loop):
 
     def close(self) -> None:
         """Ends the telemetry; undoes what nobody has confirmed. The loader stays as it is and usable."""
-        parts, self._parts = self._parts, None
+        parts, self._parts, self._meter = self._parts, None, None
         if parts is None:
             return
         try:
@@ -275,7 +332,7 @@ class Run(Loop):
 
     def _forked(self) -> None:
         # The child of a fork shares the ring's pages: it must never write there, and has no client thread.
-        parts, self._parts = self._parts, None
+        parts, self._parts, self._meter = self._parts, None, None
         if parts is not None:
             if self._measuring.search is not None:
                 self._measuring.search.abandon()

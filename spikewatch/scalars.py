@@ -15,12 +15,12 @@ _PINNED = 4  # copies that may be under way; a step whose slot is still busy is 
 class Scalar:
     """One number a step. On an accelerator it comes a step or two late."""
 
-    __slots__ = ("_busy", "_free", "_kind", "nonfinite", "value")
+    __slots__ = ("_busy", "_free", "kind", "nonfinite", "value")
 
     def __init__(self) -> None:
         self.value: float = MISSING
         self.nonfinite = 0  # how many of those that arrived were NaN or infinite
-        self._kind: type | None = None  # of the numbers so far: torch's own is not looked up each time
+        self.kind: type | None = None  # of the numbers so far: torch's own is not looked up each time
         self._busy: deque[tuple[Any, Any]] = deque()  # (event, pinned tensor), oldest first
         self._free: list[tuple[Any, Any]] | None = None
 
@@ -35,11 +35,11 @@ class Scalar:
         if isinstance(number, (int, float)):
             value = float(number)
         else:
-            if type(number) is not self._kind:
+            if type(number) is not self.kind:
                 torch = sys.modules.get("torch")
                 if torch is None or type(number) not in (torch.Tensor, torch.nn.Parameter):
                     return []  # a DTensor, say, could make .item() a collective
-                self._kind = type(number)
+                self.kind = type(number)
             if not number.is_cpu:  # asking for its device takes ten times as long
                 return self._accelerated(number)
             try:

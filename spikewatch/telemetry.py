@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from spikewatch import layout, procinfo
 from spikewatch.layout import MISSING
-from spikewatch.meter import Meter
+from spikewatch.meter import LOSSES, Meter
 from spikewatch.ring import RingWriter
 
 log = logging.getLogger("spikewatch")
 
 EVERY = 1.0  # seconds between two rounds
 MAX_FAILURES = 5  # in a row
-LOSSES = 100  # steps whose losses make the standard deviation
 
 Source = Callable[[float], Mapping[str, float]]
 """Called with the monotonic time in seconds; returns values by slow field, none for what is not known."""
@@ -70,7 +69,7 @@ class Telemetry:
             log.warning("spikewatch no longer asks %s, which failed %d times: %r", source, MAX_FAILURES, error)
 
 
-def counted(meter: Meter, losses: deque[float]) -> Source:
+def counted(meter: Meter) -> Source:
     """What the meter and the newest losses tell: epoch, cold start, offloaded bytes, standard deviation of the loss."""
     started = procinfo.started_at()
 
@@ -78,8 +77,8 @@ def counted(meter: Meter, losses: deque[float]) -> Source:
         values = {"epoch_steps": meter.epoch_steps(), "epoch_overflows": meter.epoch_overflows()}
         if meter.first_step_at and started is not None:
             values["cold_start_seconds"] = meter.first_step_at - started
-        if len(losses) == LOSSES:
-            values["loss_stddev"] = deviation([x for x in losses.copy() if math.isfinite(x)])
+        if len(meter.losses) == LOSSES:
+            values["loss_stddev"] = deviation([x for x in meter.losses.copy() if math.isfinite(x)])
         values["offload_bytes_total"] = meter.offloaded
         return values
 

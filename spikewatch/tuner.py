@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from spikewatch.arrivals import Arrivals
 from spikewatch.batches import BatchLengths
 from spikewatch.batching import Batching, Count, pass_shape
 from spikewatch.batching_stream import Cut, Piece
@@ -61,6 +60,9 @@ class Tuner:
     def take_over(self, meter: Meter, batching: Batching | None) -> None:
         """A new run measures this loader from now on."""
         self.meter, self.taken = meter, True
+        for live in (known() for known in self._passes):
+            if live is not None:
+                live.carefully()
         self.batching = batching
         self.openings.count_for(batching)
         if not self._uncut:
@@ -290,21 +292,6 @@ class Tuner:
     def wait_ends(self, began: int) -> None:
         try:
             self.meter.wait_ends(began)
-        except Exception:  # noqa: BLE001  as above
-            self.meter.errors += 1
-
-    def asks(self, watch: Arrivals) -> bool:
-        """Whether `arrived` is to be called once the batch is there."""
-        try:
-            watch.asked()
-        except Exception:  # noqa: BLE001  as above
-            self.meter.errors += 1
-            return False
-        return True
-
-    def arrived(self, watch: Arrivals) -> None:
-        try:
-            self.meter.prefetch(watch.given())
         except Exception:  # noqa: BLE001  as above
             self.meter.errors += 1
 

@@ -189,10 +189,11 @@ class Watcher:
 
 def _carry_over(before: Meter, meter: Meter) -> None:
     """What the loader handed over before the first step belongs to the run."""
-    for name in ("epoch", "samples_waiting", "samples_known", "bytes", "bytes_known", "batch_bytes"):
+    for name in (
+        "batch_bytes", "bytes", "bytes_known", "epoch", "handed", "hits", "phase", "requests", "samples",
+        "samples_known", "step_from", "step_ns", "wait_from", "wait_ns",
+    ):  # fmt: skip
         setattr(meter, name, getattr(before, name))
-    meter.requests, meter.hits = before.requests, before.hits
-    meter.wait_clock, meter.step_clock, meter.phase = before.wait_clock, before.step_clock, before.phase
 
 
 def _forked(reference: weakref.ref[Watcher]) -> None:

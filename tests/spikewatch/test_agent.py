@@ -379,7 +379,7 @@ def test_live_totals_only_ever_grow(tmp_path):
     began = alone.meter.wait_begins()
     for _ in range(5):
         alone.agent._publish()
-    alone.meter.wait_clock = (0, 0)  # the instant between stopping the clock and adding to it
+    alone.meter.wait_from = 0  # the instant between stopping the clock and adding to it
     alone.agent._publish()
     alone.meter.wait_ends(began)
     alone.agent._publish()

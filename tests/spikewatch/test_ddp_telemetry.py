@@ -17,7 +17,8 @@ RANK = """
 import json, sys, time
 import torch, spikewatch
 from spikewatch import ddplog
-ddplog.LOOK_EVERY = 0
+from spikewatch import run as runs
+ddplog.LOOK_EVERY, runs.SHORT_STEP = 0, -1  # every step looks, and leaves a whole record
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
@@ -37,7 +38,7 @@ def train(attached, views, lag):
             time.sleep(lag)
         optimizer.step()
         if run is not None:
-            run._publish_from = 0
+            run._parts.meter.due = 0
             run.step(loss)
             seen.append({**run._measuring._ddp(time.monotonic()), **run._measuring.telemetry.about})
     found = {

@@ -345,4 +345,4 @@ def test_a_closed_runs_loader_goes_on_and_can_be_attached_again(indices, attache
     list(third.loader)
     change(third, num_workers=2)
     assert len(list(third.loader)) == 10
-    assert third._parts.meter.samples_waiting == 80
+    assert third._parts.meter.handed == 80

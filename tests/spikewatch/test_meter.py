@@ -61,14 +61,14 @@ def test_a_slow_step_grows_each_second_without_any_wait(meter, time):
 
 
 def test_evaluation_and_checkpoints_are_no_step_time(meter, time):
-    meter.stepped(None, 0.0)
+    meter.stepped()
     meter.enter(layout.EVAL)
     began = meter.wait_begins()
     time.ns += 100 * SECOND
     meter.wait_ends(began)
     meter.enter(layout.TRAIN)
     time.ns += 2 * SECOND
-    meter.stepped(None, 0.0)
+    meter.stepped()
     now = fields(meter, time.ns)
     assert round(now["step_seconds_total"]) == 2
     assert now["data_wait_seconds_total"] == 0
@@ -111,16 +111,16 @@ def test_samples_count_when_their_step_ends(meter):
     meter.received(8, 32)
     meter.received(8, 32)
     assert layout.is_missing(fields(meter, 0)["samples_total"])
-    meter.stepped(None, 0.0)
+    meter.stepped()
     assert fields(meter, 0)["samples_total"] == 16
     assert fields(meter, 0)["input_bytes_total"] == 64
 
 
 def test_a_total_with_a_hole_is_missing_rather_than_wrong(meter):
     meter.received(8, 32)
-    meter.stepped(None, 0.0)
+    meter.stepped()
     meter.received(None, None)
-    meter.stepped(None, 0.0)
+    meter.stepped()
     now = fields(meter, 0)
     assert layout.is_missing(now["samples_total"])
     assert layout.is_missing(now["input_bytes_total"])
@@ -129,8 +129,30 @@ def test_a_total_with_a_hole_is_missing_rather_than_wrong(meter):
 def test_samples_given_to_step_replace_what_the_batches_told(meter):
     for _ in range(3):
         meter.received(None, 10)
-        meter.stepped(5, 0.0)
+        meter.stepped(5)
     assert fields(meter, 0)["samples_total"] == 15
+
+
+def test_the_wall_time_of_the_last_step_is_looked_up_once_and_is_that_of_its_end(time):
+    walls = iter([1000.0, 2000.0])
+    meter = Meter(time, lambda: next(walls))
+    assert layout.is_missing(fields(meter, time.ns)["last_step_timestamp"])
+    for wall in (1000.0, 2000.0):
+        meter.stepped()
+        time.ns += 3 * SECOND
+        seen = {fields(meter, time.ns)["last_step_timestamp"] for _ in range(4)}
+        assert list(seen) == [pytest.approx(wall - 3)]
+
+
+def test_samples_of_a_step_that_is_under_way_are_not_counted_yet_but_are_not_lost(meter):
+    meter.received(8, 32)
+    meter.stepped()
+    meter.received(8, 32)
+    assert fields(meter, 0)["samples_total"] == 8
+    meter.stepped(samples=3)  # which replaces them
+    meter.received(8, 32)
+    meter.stepped()
+    assert fields(meter, 0)["samples_total"] == 8 + 3 + 8
 
 
 @settings(max_examples=60)
@@ -154,7 +176,7 @@ def test_what_another_thread_sees_at_any_moment_never_exceeds_what_is_recorded_l
             watch()
             meter.wait_ends(began)
         elif action == "step":
-            meter.stepped(1, 0.0)
+            meter.stepped(1)
         elif action == "pass":
             time.ns += data.draw(st.integers(0, 5 * SECOND))
             watch()

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import socket
 
 import pytest
@@ -86,8 +87,13 @@ def test_an_order_is_applied_amid_the_pass_kept_and_seen_in_the_samples(channel,
                 seen += batch.tolist()
                 run.step(1.0)
             assert seen == list(range(400))
-            sidecar.tick(1_000)
-            assert sink.value("steps_total", rank="0") == 100
+            ticks = itertools.count(1)
+
+            def all_told():  # the newest steps by the client's thread
+                sidecar.tick(next(ticks) * 1_000)
+                return sink.value("steps_total", rank="0") == 100
+
+            await soon(all_told)
             assert sink.value("samples_total", rank="0") == 400
             assert sink.value("dataloader_workers", rank="0") == 2
             assert sink.value("client_errors_total", rank="0") == 0

@@ -15,7 +15,6 @@ import spikewatch
 from spikewatch import agent as agents
 from spikewatch import protocol
 from spikewatch import run as runs
-from spikewatch.meter import Meter
 
 ROOT = Path(spikewatch.__file__).parents[1]
 
@@ -49,7 +48,7 @@ def test_a_client_that_turned_itself_off_has_told_why_and_its_series_have_ended(
             def fails(*_):
                 raise LookupError("a mistake of ours")
 
-            monkeypatch.setattr(Meter, "stepped", fails)
+            monkeypatch.setattr(runs.Run, "_offered", fails)
             for _ in range(runs.MAX_ERRORS):
                 assert run.active
                 run.step(1.0)
