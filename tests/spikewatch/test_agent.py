@@ -388,6 +388,65 @@ def test_live_totals_only_ever_grow(tmp_path):
     assert waits[4] > 0
 
 
+def test_the_thread_sleeps_longer_while_steps_leave_records_and_wakes_often_where_something_is_under_way(tmp_path):
+    class Knob:
+        def values(self):
+            return {"lr": 1.0}
+
+        def check(self, values):
+            pass
+
+        def change(self, values, after=0):
+            pass
+
+        def shared(self, names):
+            return False
+
+    alone = Alone(str(tmp_path / "nobody"))
+    agent, meter = alone.agent, alone.meter
+    agent._ledger = ledger = Ledger(Knob(), counts=meter)
+    agent._try_at = float("inf")  # nobody to talk to
+    pauses = []
+    agent._stop = SimpleNamespace(wait=pauses.append, is_set=lambda: False)
+
+    def pause():
+        agent._turn()
+        return pauses[-1]
+
+    often, seldom = agents.PERIOD, agents.PERIOD * agents.CALM
+    assert pause() == often, "no step yet"
+    meter.stepped()
+    assert pause() == seldom
+    meter.ended -= int(2e9 * often)
+    assert pause() == often, "a long step, of which only the thread tells"
+    meter.stepped()
+    assert pause() == seldom
+    ledger.set("a", {"lr": 2.0}, {}, 60_000)
+    assert pause() == often, "a change is on its way"
+    ledger.at_boundary(meter.steps)
+    ledger.news.clear()
+    assert pause() == often, "it is not confirmed yet"
+    ledger.keep("a")
+    assert pause() == often, "there is news"
+    ledger.news.clear()
+    assert pause() == seldom
+
+
+def test_a_sleeping_thread_ends_at_once_and_says_what_is_new_before(sidecar, attach, loader, order, monkeypatch):
+    server = sidecar()
+    run = attach(loader=loader)
+    server.accept()
+    assert eventually(lambda: run.connected)
+    monkeypatch.setattr(agents, "PERIOD", 3600.0)
+    change = order(run, num_workers=1)
+    agent = run._parts.agent
+    time.sleep(0.1)  # five turns of before: it sleeps for an hour now
+    run.step()
+    assert agent.stop(PATIENCE)
+    assert server.receive("change")["change"]["id"] == change
+    assert server.hung_up()
+
+
 def test_whose_sidecar_is_spoken_to_can_be_widened_by_user_id_only():
     mine = {0, os.getuid()}
     assert contact.trusted_uids({}) == mine
