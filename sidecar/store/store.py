@@ -58,7 +58,8 @@ class Store:
     # --- writing (hooks.Sink) --------------------------------------------------------------------------------------
 
     def series(self, metric: str, labels: Mapping[str, str], producer: str = "") -> Handle | None:
-        """The place of a series, made on first sight; None when a limit on series is hit.
+        """The place of a series, made on first sight; None when a limit on series is hit, or a label is no text that
+        UTF-8 can hold: no page could be written with it in the store.
 
         A series is known by its labels: asked for again, also by another producer, it has the same place. After a
         series was ended with `STALE` ask again before writing to it, for its place may since belong to another.
@@ -68,6 +69,11 @@ class Store:
         handle = known.get(key)
         if handle is not None:
             return handle
+        try:
+            "".join([value for _, value in key]).encode()
+        except UnicodeEncodeError:
+            self._refused += 1
+            return None
         block = self._by_producer.get((metric, producer))
         if self._series >= self._max_series or len(known) >= self._max_per_metric or block is None or block.full:
             self._collect(metric)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 from bills import EGRESS, READS, TODAY, charge, history
+from pydantic import ValidationError
 
 from sidecar.clock import FakeClock
 from sidecar.collectors.cost.catalogue import METRICS
@@ -244,6 +245,28 @@ def test_opencost_gives_cost_and_how_much_of_the_request_is_used():
     assert found["cost_daily", "vcpu", "last7"] == 24
     assert found["cost_daily", "gpu", "last7"] == 100
     assert found["cost_cpu_utilization_ratio",] == pytest.approx(0.25)
+
+
+def test_an_allocation_with_a_number_that_is_none_is_skipped():
+    steps = [{"a": allocation(TODAY - timedelta(days=4)) | {"cpuCost": "nan"}}]
+    one = collector(opencost="http://o", transport=opencost(body={"data": steps}))
+    assert values(one.sample(NOW))["cost_rows_skipped_total", "opencost"] == 1
+    assert "OpenCost a: row 1: ValueError: cpuCost is nan" in one.probe().fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"budgets": [{"name": "a", "amount": 1}, {"name": "a", "amount": 2}]}, "budget a is there twice"),
+        ({"budgets": [{"name": "a"}]}, "give either `amount`, or `aws_account`"),
+        ({"budgets": [{"name": "a", "amount": 1, "aws_account": "1"}]}, "give either `amount`, or `aws_account`"),
+        ({"budgets": [{"name": "a", "amount": float("inf")}]}, "finite"),
+        ({"opencost": "opencost:9003"}, r"not an http\(s\) URL"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, says):
+    with pytest.raises(ValidationError, match=says):
+        CostSettings(enabled=True, **settings)
 
 
 def test_what_opencost_reckons_is_not_added_to_a_bill_that_has_it_already(export):

@@ -58,6 +58,13 @@ def test_series_beyond_a_metrics_limit_are_refused_and_counted(store):
     assert store.series("other", {}) is not None
 
 
+def test_a_label_that_utf8_cannot_hold_is_refused_and_counted(store):
+    assert store.series("m", {"pod": "\ud800"}) is None
+    assert store.series("m", {"pod": "é\U0001f600"}) is not None
+    assert store.stats().refused_series == 1
+    assert store.stats().series == 1
+
+
 def test_series_beyond_the_total_are_refused_and_leave_nothing_behind(store):
     for i in range(6):
         store.series(f"m{i}", {})

@@ -17,7 +17,7 @@ class _Approval(BaseModel):
 
     budget: str
     owner: str = Field(min_length=1)
-    amount: float = Field(gt=0)
+    amount: float = Field(gt=0, allow_inf_nan=False)
     until: date
     reason: str = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -58,13 +59,13 @@ class OpenCost:
     def _allocation(self, number: int, name: str, given: Mapping[str, Any]) -> Iterator[CostRow | RowProblem]:
         try:
             start, end = (datetime.fromisoformat(given["window"][k].replace("Z", "+00:00")) for k in ("start", "end"))
-            hours = float(given["minutes"]) / 60
+            hours = _number(given, "minutes") / 60
             self._use(start, given, hours)
             self._remember(name, start, given, hours)
             for field, kind in (*_COSTS, ("networkInternetCost", Category.EGRESS)):
-                cost = float(given.get(field) or 0.0)
+                cost = _number(given, field)
                 if cost or field != "networkInternetCost":
-                    cores = float(given.get("cpuCoreHours") or 0.0) if kind is Category.VCPU else 0.0
+                    cores = _number(given, "cpuCoreHours") if kind is Category.VCPU else 0.0
                     yield CostRow(
                         "opencost", name, kind, field, start, end, cost, cost, self._currency, cores, "core hours",
                         vcpu_hours=cores,
@@ -73,13 +74,21 @@ class OpenCost:
             yield RowProblem(f"OpenCost {name}", number, "", f"{type(e).__name__}: {e}")
 
     def _use(self, day: datetime, given: Mapping[str, Any], hours: float) -> None:
-        used = float(given.get("cpuCoreUsageAverage") or 0.0) * hours
-        requested = float(given.get("cpuCoreRequestAverage") or 0.0) * hours
+        used = _number(given, "cpuCoreUsageAverage") * hours
+        requested = _number(given, "cpuCoreRequestAverage") * hours
         before = self.efficiency.get(day, Efficiency(0.0, 0.0))
         self.efficiency[day] = Efficiency(before.used + used, before.requested + requested)
 
     def _remember(self, name: str, start: datetime, given: Mapping[str, Any], hours: float) -> None:
-        used, requested = (float(given.get(f"cpuCore{what}Average") or 0.0) for what in ("Usage", "Request"))
-        moved = sum(float(given.get(f"network{what}Bytes") or 0.0) for what in ("Transfer", "Receive"))
+        used, requested = (_number(given, f"cpuCore{what}Average") for what in ("Usage", "Request"))
+        moved = sum(_number(given, f"network{what}Bytes") for what in ("Transfer", "Receive"))
         day = PodDay(hours, used / requested if requested > 0 else None, moved)
         self.days.setdefault(name, {})[start.astimezone(UTC).date()] = day
+
+
+def _number(given: Mapping[str, Any], name: str) -> float:
+    """0 where there is none: OpenCost leaves out what is 0. Raises ValueError for what is no finite number."""
+    value = float(given.get(name) or 0.0)
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}")
+    return value

@@ -60,7 +60,8 @@ class RowProblem:
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.file}: row {self.row}, column {self.column}: {self.problem}"
+        where = f"row {self.row}, column {self.column}" if self.column else f"row {self.row}"
+        return f"{self.file}: {where}: {self.problem}"
 
 
 class RowSource(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sidecar.hooks import CollectorSettings
 from sidecar.settings import Duration
@@ -19,9 +19,15 @@ class Budget(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    amount: float | None = Field(None, gt=0)
+    name: str = Field(min_length=1)
+    amount: float | None = Field(None, gt=0, allow_inf_nan=False)
     aws_account: str = ""
+
+    @model_validator(mode="after")
+    def _amounts(self) -> Budget:
+        if (self.amount is None) == (not self.aws_account):
+            raise ValueError("give either `amount`, or `aws_account` where AWS Budgets holds it")
+        return self
 
 
 class CostSettings(CollectorSettings):
@@ -46,6 +52,21 @@ class CostSettings(CollectorSettings):
         5_000_000, ge=0, allow_inf_nan=False
     )  # a day: what a machine sends that does nothing
     cache: Path | None = None  # file that keeps the newest reading over restarts
+
+    @field_validator("opencost")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        if value and not value.startswith(("https://", "http://")):
+            raise ValueError(f"not an http(s) URL: {value!r}")
+        return value.rstrip("/")
+
+    @field_validator("budgets")
+    @classmethod
+    def _distinct(cls, value: tuple[Budget, ...]) -> tuple[Budget, ...]:
+        names = [budget.name for budget in value]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"budget {', '.join(twice)} is there twice")
+        return value
 
     @model_validator(mode="after")
     def _paid(self) -> CostSettings:
