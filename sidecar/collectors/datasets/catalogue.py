@@ -6,7 +6,7 @@ from typing import Literal
 
 from sidecar.model import Evidence, MetricInfo
 
-FILES = Evidence("device", "2026-11-30", "Parquet files by pyarrow 26.0 on a local disk and in fsspec's memory")
+FILES = Evidence("device", "2026-11-30", "Parquet files by pyarrow 26.0 on a local disk and by s3fs; S3 was moto")
 
 _DATASET = ("dataset",)
 
