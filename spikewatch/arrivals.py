@@ -16,15 +16,13 @@ from spikewatch.meter import Meter
 class Arrivals:
     """Watches one worker iterator of torch."""
 
-    __slots__ = ("_iterator", "_next", "_outstanding", "_poll", "_ready", "_sent", "meter")
+    __slots__ = ("_iterator", "_next", "_poll", "meter")
 
     def __init__(self, iterator: Any, meter: Meter) -> None:
         """`meter` counts the requests and hits."""
         self.meter = meter
         self._iterator = iterator
         self._next = iterator.__next__
-        self._ready = False
-        self._outstanding = self._sent = 0
         self._poll: select.poll | None = None
         reader = getattr(getattr(iterator, "_data_queue", None), "_reader", None)
         if reader is not None:  # a multiprocessing queue; the pinning thread's is a plain one
@@ -33,29 +31,20 @@ class Arrivals:
 
     def take(self) -> Any:
         """The next batch. Raises what the iterator raises."""
+        iterator, poll = self._iterator, self._poll
         try:
-            self.asked()
+            before = iterator._send_idx - iterator._tasks_outstanding
+            ready = poll.poll(0) if poll is not None else not iterator._data_queue.empty()
         except Exception:  # noqa: BLE001  the training loop must not see our mistakes
             self.meter.errors += 1
             return self._next()
         batch = self._next()
         try:
-            self.meter.prefetch(self.given())
+            read = iterator._send_idx - iterator._tasks_outstanding - before  # batches read from the queue meanwhile
+            self.meter.prefetch(read == 0 or (read == 1 and bool(ready)))
         except Exception:  # noqa: BLE001  as above
             self.meter.errors += 1
         return batch
-
-    def asked(self) -> None:
-        """Before the request."""
-        iterator = self._iterator
-        self._outstanding, self._sent = iterator._tasks_outstanding, iterator._send_idx
-        self._ready = bool(self._poll.poll(0)) if self._poll is not None else not iterator._data_queue.empty()
-
-    def given(self) -> bool:
-        """After the batch came: whether it was a hit."""
-        iterator = self._iterator
-        read = self._outstanding - iterator._tasks_outstanding + iterator._send_idx - self._sent
-        return read == 0 or (self._ready and read == 1)
 
 
 def watch(iterator: Any, meter: Meter) -> Arrivals | None:

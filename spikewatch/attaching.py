@@ -116,7 +116,10 @@ def _attach(given: Given, job: str | None, path: str, limits: Limits) -> Run:
     meter, ring = Meter(), RingWriter()
     tuner, why, seen = _instrument(given.loader, meter, given.batching)
     scaled = given.scaler is not None and given.scaler.is_enabled()
-    precision = MixedPrecision(Scaler(given.scaler, lambda: meter.loss_scale) if scaled else None)
+    precision = MixedPrecision(
+        Scaler(given.scaler, lambda: meter.loss_scale) if scaled else None,
+        lambda words: agent.telemetry.describe(precision=words),
+    )
     sources: list[Source] = [
         LoaderKnobs(tuner, limits) if tuner is not None else Absent(dict.fromkeys(loaderknobs.NAMES, why)),
         _batching_source(given, tuner, why),

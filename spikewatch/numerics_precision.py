@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spikewatch.knob import Knob
@@ -21,8 +21,10 @@ LONGEST_INTERVAL = 1_000_000
 class MixedPrecision:
     """A `knob.Source`: the scaler, and the autocast contexts that were made here or adopted from a framework."""
 
-    def __init__(self, scaler: Scaler | None) -> None:
+    def __init__(self, scaler: Scaler | None, told: Callable[[str], None] = lambda precision: None) -> None:
+        """`told` takes the precision in the words of `run_info` whenever it was changed here."""
         self._scaler = scaler
+        self._told = told
         self._contexts: weakref.WeakSet[Any] = weakref.WeakSet()  # of fp16, or that were until a change
         self._device = ""  # theirs, empty before the first
         self._bf16 = False
@@ -109,6 +111,7 @@ class MixedPrecision:
         self._bf16 = bf16
         for context in self._contexts:
             context.fast_dtype = torch.bfloat16 if bf16 else torch.float16
+        self._told("bf16-mixed" if bf16 else "fp16-mixed")
 
 
 def bf16_here(device_type: str) -> bool:

@@ -80,6 +80,23 @@ def by_hand(change, settings=None):
     return training
 
 
+def test_what_is_told_of_the_run_follows_a_change_of_precision_and_its_way_back(order):
+    training = Training().step()
+
+    def told():
+        return training.run._parts.agent._state()["about"]["precision"]
+
+    training.run.describe(precision="fp16-mixed")
+    change = order(training.run, precision="bf16")
+    assert told() == "fp16-mixed", "nothing has changed before the step"
+    training.step()
+    assert told() == "bf16-mixed"
+    training.run._parts.ledger.revert(change)
+    training.step()
+    assert told() == "fp16-mixed"
+    training.run.close()
+
+
 def test_a_loss_scale_equals_a_run_whose_scaler_was_filled_with_it(order):
     """3 is no power of two, so the scale shows in what fp16 rounds."""
 
