@@ -15,6 +15,7 @@ from sidecar.cli.answers import terminal
 from sidecar.cli.rules_now import Now, Side
 from sidecar.model import JSON
 from sidecar.plugins import Registry
+from sidecar.responses.parameters import Templated
 from sidecar.responses.response import Response
 
 EVALUATED = {
@@ -99,7 +100,7 @@ def as_data(alert: AlertInfo, pack: RulePack, registry: Registry, *, whole: bool
         "recorded": {name: list(exprs) for name, exprs in pack.recorded_for(alert).items()},
         "metrics": list(alert.metrics),
         "responses": [
-            {"name": r.name, "remediation": r.remediation, "mode": r.mode.text, "note": getattr(r.params, "note", "")}
+            {"name": r.name, "remediation": r.remediation, "mode": r.mode.text, "note": _note(r)}
             for r in alert.responses
         ],
         "runbook": annotations.get("runbook_url"),
@@ -112,6 +113,12 @@ def as_data(alert: AlertInfo, pack: RulePack, registry: Registry, *, whole: bool
             if (info := known.get(name)) is not None
         }
     return data
+
+
+def _note(response: Response) -> str:
+    """The next step by hand, as written: its templates are filled in where there is an alert."""
+    params = response.params
+    return str(params.raw.get("note", "") if isinstance(params, Templated) else getattr(params, "note", ""))
 
 
 def show_alert(data: Mapping[str, Any]) -> None:

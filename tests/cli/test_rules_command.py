@@ -94,6 +94,13 @@ def test_a_signal_tells_where_it_is_evaluated_what_it_reads_and_what_answers_it(
     }
 
 
+def test_a_note_is_told_as_written_with_its_templates(spikewatch, files, tmp_path):
+    (tmp_path / "responses.yaml").write_text(RESPONSES.replace("Open a window", '"Open {{ $labels.room }}"'))
+    result = spikewatch("rules", "show", "RoomHot", "--json", *files)
+    assert json.loads(result.stdout)[0]["responses"][0]["note"] == "Open {{ $labels.room }}"
+    assert "Open {{ $labels.room }}" in spikewatch("rules", "show", "RoomHot", *files).stdout
+
+
 def test_thresholds_are_those_that_the_comments_explain(spikewatch, files):
     assert listed(spikewatch, *files)[0]["thresholds"] == [
         {"alert": "RoomHot", "value": "5", "meaning": "above the alert. Requirement.", "origin": "requirement"},
