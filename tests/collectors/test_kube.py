@@ -154,6 +154,18 @@ def test_only_the_costliest_pods_have_series_where_there_are_too_many(cluster, c
     assert one.probe().reason == "too_many_pods"
 
 
+def test_pods_that_nobody_can_price_are_not_the_first_to_be_left_out(cluster, collector):
+    cluster.node(cpu="100", memory="400Gi")
+    cluster.node("dear", instance_type="unheard.of", cpu="100", memory="400Gi")
+    for n in range(10):
+        cluster.pod(f"p{n}", cpu="1")
+        cluster.pod(f"u{n}", node="dear", cpu=f"{n + 1}")
+    samples = list(collector(PRICES, max_pods=8).sample(NOW))
+    shown = names(samples, metric="spikewatch_pod_running")
+    assert shown == ["p0", "p1", "p2", "p3", "p4", "p5", "u8", "u9"]
+    assert names(samples, metric="spikewatch_pod_cost_per_hour") == shown[:6]
+
+
 def test_an_object_that_cannot_be_read_costs_itself_only(cluster, collector):
     cluster.node()
     cluster.pod("bad", cpu="1 core")

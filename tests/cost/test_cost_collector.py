@@ -357,6 +357,34 @@ def test_cost_explorer_is_asked_by_day_and_meter_without_credits():
     assert second["NextPageToken"] == "more"
 
 
+@pytest.mark.parametrize(
+    ("service", "amortised", "on", "so_far"),
+    [
+        ("Amazon Elastic Compute Cloud - Compute", "0", 1, 18),
+        ("Tax", "30.0", 1, 18),
+        ("AWS Support (Business)", "30.0", 1, 18),
+        ("Amazon Elastic Compute Cloud - Compute", "0", 2, 30),
+        ("Amazon Elastic Compute Cloud - Compute", "30.0", 1, 30),
+    ],
+)
+def test_a_months_fee_of_cost_explorer_belongs_to_all_its_days(service, amortised, on, so_far):
+    class Fee(Aws):
+        def get_cost_and_usage(self, **asked):
+            page = super().get_cost_and_usage(**asked)
+            for result in page["ResultsByTime"]:
+                metrics = {
+                    "AmortizedCost": {"Amount": amortised, "Unit": "USD"},
+                    "UnblendedCost": {"Amount": "30.0", "Unit": "USD"},
+                    "UsageQuantity": {"Amount": "1", "Unit": "Hrs"},
+                }
+                if result["TimePeriod"]["Start"] == f"2026-11-0{on}":
+                    result["Groups"].append({"Keys": [service, "HeavyUsage:p5.48xlarge"], "Metrics": metrics})
+            return page
+
+    found = values(collector(aws=True, clients=Fee()).sample(NOW))
+    assert found["cost_month_to_date", "all", "current"] == pytest.approx(18 * 20 + so_far)
+
+
 def test_pages_without_end_are_not_paid_for():
     with pytest.raises(CollectError, match="more than 20 pages"):
         collector(aws=True, clients=Aws(pages=10**6)).sample(NOW)

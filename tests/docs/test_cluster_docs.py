@@ -48,6 +48,8 @@ def test_its_gpus_become_the_series_that_rules_read(example):
     plain = 'gpu="0",UUID="GPU-a",Hostname="n1",namespace="train",pod="a-0",job="dcgm",instance="x"'
     exported = 'gpu="0",UUID="GPU-b",namespace="gpu",pod="dcgm-1",exported_namespace="train",exported_pod="b-0"'
     page = f"DCGM_FI_PROF_SM_ACTIVE{{{plain}}} 0.25\nDCGM_FI_PROF_SM_ACTIVE{{{exported}}} 0.5\n"
+    for nobodys in ('namespace="gpu",pod="nvidia-dcgm-exporter-x7k2p"', 'namespace="gpu"'):
+        page += f'DCGM_FI_PROF_SM_ACTIVE{{gpu="1",UUID="GPU-c",{nobodys}}} 0\n'
     found = {tuple(v for _, v in s.labels): s.value for s in samples(target, page).samples}
     assert found == {("GPU-a", "train", "a-0"): 0.25, ("GPU-b", "train", "b-0"): 0.5}
     assert {s.metric for s in samples(target, page).samples} == {"spikewatch_gpu_sm_active_ratio"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 from sidecar.collectors.cost.meters import category
 from sidecar.collectors.cost.rows import Category, CostRow, RowProblem
 from sidecar.errors import CollectError
+
+_MONTHLY = re.compile(r"^Tax$|\bSupport\b")  # services that charge for a month at a time
 
 PAGES = 20
 """More than so many pages are not asked for: at a cent each, four times a day."""
@@ -58,15 +61,19 @@ class CostExplorer:
             amounts = group["Metrics"]
             quantity, unit = float(amounts["UsageQuantity"]["Amount"]), str(amounts["UsageQuantity"]["Unit"])
             kind = category(_REGION.sub("", meter), unit, "", "")
+            effective, billed = (float(amounts[name]["Amount"]) for name in ("AmortizedCost", "UnblendedCost"))
+            # What is billed on the first and amortised elsewhere is a reservation's fee. No charge tells its period.
+            monthly = start.day == 1 and (effective == 0 < billed or _MONTHLY.search(service))
+            days = calendar.monthrange(start.year, start.month)[1] if monthly else 1
             return CostRow(
                 source="aws",
                 resource=service,
                 category=kind,
                 meter=meter,
                 start=start,
-                end=start + timedelta(days=1),
-                effective=float(amounts["AmortizedCost"]["Amount"]),
-                billed=float(amounts["UnblendedCost"]["Amount"]),
+                end=start + timedelta(days=days),
+                effective=effective,
+                billed=billed,
                 currency=str(amounts["UnblendedCost"]["Unit"]),
                 quantity=quantity,
                 unit=unit,

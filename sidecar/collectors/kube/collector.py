@@ -215,7 +215,9 @@ class KubeCollector:
                 yield Sample("spikewatch_workload_replicas", labels, float(number))
 
     def _shown(self, reading: _Reading) -> Sequence[Pod]:
-        """All pods, or those that matter most: the costliest, then those with most GPUs and cores."""
+        """All pods, or those that matter most: the costliest, then those with most GPUs and cores. A quarter of the
+        room is for pods without a cost: nobody would hear of them else.
+        """
         limit = self._settings.max_pods
         if len(reading.pods) <= limit:
             return reading.pods
@@ -224,7 +226,12 @@ class KubeCollector:
             key = (pod.namespace, pod.name)
             return (-reading.cost.get(key, 0.0), -pod.requests.gpu, -pod.requests.cpu, *key)
 
-        return sorted(reading.pods, key=weight)[:limit]
+        unknown = sorted((p for p in reading.pods if (p.namespace, p.name) not in reading.cost), key=weight)[
+            : limit // 4
+        ]
+        first = {(pod.namespace, pod.name) for pod in unknown}
+        rest = sorted((p for p in reading.pods if (p.namespace, p.name) not in first), key=weight)
+        return [*unknown, *rest[: limit - len(unknown)]]
 
     def _judged(self, reading: _Reading, now_ms: int) -> Status:
         s, book = self._settings, self._book
