@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import select
@@ -33,6 +34,11 @@ def preload() -> None:
 
     import sidecar.app  # noqa: F401
     import spikewatch  # noqa: F401
+    from sidecar.plugins import Registry, allowed
+
+    Registry(allow=allowed(())).discover()
+    gc.collect()
+    gc.freeze()  # or every collection of a child's goes through all of torch
 
 
 def bear(order: dict[str, Any]) -> int:

@@ -22,6 +22,7 @@ import yaml
 from e2e_nursing import Child, Nursery
 
 from sidecar.cli.demo.traininglog import Accounting, TrainingLog
+from sidecar.plugins import COLLECTORS, installed
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ POLICY: Mapping[str, Any] = {
 }
 FEED = {"factor": 4, "max_workers": 4, "max_prefetch": 2}  # 1 worker becomes 4
 STARVE = {"factor": 0.25}  # 4 workers become 1
+NONE = {name: {"enabled": False} for group, name, _ in installed() if group == COLLECTORS}
+ALL: Mapping[str, Any] = {}
 SPEED = "sum(rate(spikewatch_trainer_samples_total[1s]))"
 WORKERS = "max(spikewatch_trainer_dataloader_workers)"
 """Judged by this, the verdict is certain on the busiest machine: the number of workers has no noise."""
@@ -108,7 +111,9 @@ class World:
     # --- files ------------------------------------------------------------------------------------------------------
 
     def configure(self, **changes: Any) -> None:
-        """Writes spikewatch.yaml."""
+        """Writes spikewatch.yaml. Of the machine nothing is read unless `collectors` is `ALL`: the alert is about the
+        trainer, and reading the rest would take more of the processor than all else a sidecar does here.
+        """
         config = {
             "state_dir": "state",
             "run_dir": "run",
@@ -117,6 +122,7 @@ class World:
             "evaluation_interval": "200ms",
             "http": {"listen": self.url.removeprefix("http://")},
             "metrics": None,
+            "collectors": NONE,
             **changes,
         }
         (self.folder / "spikewatch.yaml").write_text(yaml.safe_dump(config))

@@ -10,6 +10,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from e2e_world import ALL
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -56,7 +57,7 @@ def troubled(world):
     servers = {"broken": FakeAlertmanager(500), "silent": FakeAlertmanager(None), "fine": FakeAlertmanager(200)}
     urls = {"down": "http://127.0.0.1:9"} | {name: server.url for name, server in servers.items()}
     try:
-        world.configure(alertmanagers=[{"url": url} for url in urls.values()], resend_delay="1s")
+        world.configure(alertmanagers=[{"url": url} for url in urls.values()], resend_delay="1s", collectors=ALL)
         return play(world, servers, {name: f"{url}/api/v2/alerts" for name, url in urls.items()})
     finally:
         for server in servers.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 
 import pytest
+from e2e_world import ALL
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -19,6 +20,7 @@ def room(child):
 
 
 def full(world, kind, data):
+    world.configure(collectors=ALL)
     world.trainer()
     sidecar = world.sidecar(lease_ms=1500)
     world.until_entry(kind, **data)

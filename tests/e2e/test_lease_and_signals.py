@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from e2e_world import death
+from e2e_world import ALL, death
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -98,6 +98,7 @@ def test_a_trainer_that_hung_through_its_experiment_still_takes_its_values_back(
 
 
 def interrupted(world, kind, data):
+    world.configure(collectors=ALL)
     world.trainer()
     sidecar = world.sidecar(**SHORT_LEASE)
     world.until_entry(kind, **data)
@@ -159,6 +160,7 @@ def test_sigterm_ends_the_sidecar_within_two_seconds_without_another_command(dec
 
 
 def command_line(world):
+    world.configure(collectors=ALL)
     world.trainer()
     command = [sys.executable, "-m", "sidecar", "run", "--config", str(world.folder / "spikewatch.yaml")]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SPIKEWATCH_")}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from e2e_nursing import Nursery
 from e2e_world import SPEED, World
-from test_remediations_played import BAD, BREAKS, FP16, NONE, OVERFLOWS, RULES, answer, settings, steps
+from test_remediations_played import BAD, BREAKS, FP16, OVERFLOWS, RULES, answer, settings, steps
 
 from sidecar.cli.demo.traininglog import TrainingLog
 
@@ -58,7 +58,7 @@ def play(nursery, plugin, params, run, judged, expected):
         (world.folder / "caps.yaml").write_text(yaml.safe_dump({"caps": {plugin: "act"}}))
         guarded = "bad_every" not in run
         world.respond(longer(answer(plugin, params, expr, goal, guarded, "Starved" if loader else "Trouble")))
-        world.configure(caps="caps.yaml", usd_per_gpu_hour=2.5, gpus=1, collectors=NONE)
+        world.configure(caps="caps.yaml", usd_per_gpu_hour=2.5, gpus=1)
         world.sidecar()
         if loader:
             world.trainer(**run)

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from e2e_world import FEED, SLOW, response
+from e2e_world import ALL, FEED, SLOW, response
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -18,6 +18,7 @@ def hup(world):
 
 
 def refused_then_taken(world):
+    world.configure(collectors=ALL)
     world.slow(0)
     world.trainer()
     world.sidecar()
@@ -71,6 +72,7 @@ def test_a_wrong_reload_by_post_or_signal_leaves_what_runs_at_work_and_a_good_on
 
 def amid(world, changed):
     """Reloads while the alert is pending, while a change settles and while it is measured."""
+    world.configure(collectors=ALL)
     world.trainer()
     world.sidecar()
     statuses = []

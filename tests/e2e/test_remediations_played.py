@@ -15,7 +15,6 @@ import yaml
 from e2e_world import SLOW, SPEED, WORKERS
 
 from sidecar.cli.demo.traininglog import TrainingLog
-from sidecar.plugins import COLLECTORS, installed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(250)]
 
@@ -28,7 +27,6 @@ groups:
 LOSS = "max(spikewatch_trainer_loss)"
 OVERFLOWS = "sum(rate(spikewatch_trainer_gradient_overflows_total[1s])) / sum(rate(spikewatch_trainer_steps_total[1s]))"
 GUARD = "increase(spikewatch_trainer_nonfinite_losses_total[1m]) > 0"
-NONE = {name: {"enabled": False} for group, name, _ in installed() if group == COLLECTORS}
 SHRINK = {"strategy": "stability", "window_steps": 20, "high_variance": 0.2, "global_batch": "follow"}
 
 
@@ -98,7 +96,7 @@ def play(world, name):
     (world.folder / "a.rules.yaml").write_text(RULES)
     (world.folder / "caps.yaml").write_text(yaml.safe_dump({"caps": {what.remediation: "act"}}))
     world.respond(answer(what.remediation, what.params, what.less, guarded=what.guarded))
-    world.configure(caps="caps.yaml", usd_per_gpu_hour=3600.0, gpus=1, collectors=NONE)  # a dollar a second
+    world.configure(caps="caps.yaml", usd_per_gpu_hour=3600.0, gpus=1)  # a dollar a second
     world.sidecar()
     number = len(world.trainers)
     args = {"output": str(world.folder / f"train{number}"), "socket": str(world.socket), "job": "job", **what.run}
@@ -209,7 +207,7 @@ def ask(world, does, status, expr):
     try:
         url = f"http://127.0.0.1:{system.server_address[1]}/store/"
         world.respond(answer("webhook", {"url": url + "fast"}, expr, "increase", False, "Starved", window="6s"))
-        world.configure(egress={"allow": [url], "timeout": "1m"}, collectors=NONE)
+        world.configure(egress={"allow": [url], "timeout": "1m"})
         world.sidecar()
         world.trainer()
         closed = world.until_entry("experiment", phase="closed", seconds=100)

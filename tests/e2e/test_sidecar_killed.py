@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from e2e_world import FEED, STARVE, death, response
+from e2e_world import ALL, FEED, STARVE, death, response
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -150,6 +150,7 @@ def test_without_its_memory_the_sidecar_begins_anew_and_the_lease_undoes_what_it
 
 def twice(world):
     """Another sidecar is started by mistake, on the same folders, while the first one measures."""
+    world.configure(collectors=ALL)
     world.trainer()
     first = world.sidecar()
     world.until_entry("experiment", phase="measuring")
