@@ -214,16 +214,23 @@ def matching(pattern: str) -> list[str]:
         return sorted(glob.glob(pattern))
     if "*" not in pattern:
         return [pattern]
+    fsspec = _fsspec(pattern)
     try:
-        import fsspec
-
         system, path = fsspec.core.url_to_fs(pattern)
         system.invalidate_cache()  # of listings: a file that came since the last reading is one, too
         return sorted(system.unstrip_protocol(found) for found in system.glob(path))
-    except ImportError as e:
-        raise CollectError("cost", "no_fsspec", f"{pattern}: install spikewatch[cluster]: {e}") from None
-    except (OSError, ValueError) as e:
+    except (ValueError, ImportError) as e:  # a protocol that nobody knows, or whose package is not installed
+        raise CollectError("cost", "no_protocol", f"{pattern}: {e}") from None
+    except OSError as e:
         raise CollectError("cost", "no_file", f"{pattern}: {e}") from None
+
+
+def _fsspec(path: str) -> Any:
+    try:
+        import fsspec
+    except ImportError:
+        raise CollectError("cost", "no_fsspec", f"{path}: install spikewatch[cluster] for files elsewhere") from None
+    return fsspec
 
 
 def _open_anywhere(path: str) -> IO[bytes]:
@@ -231,10 +238,7 @@ def _open_anywhere(path: str) -> IO[bytes]:
         if Path(path).exists() and not Path(path).is_file():  # opening a pipe would wait for its writer
             raise CollectError("cost", "no_file", f"{path}: not a regular file")
         return Path(path).open("rb")
-    try:
-        import fsspec
-    except ImportError:
-        raise CollectError("cost", "no_fsspec", f"{path}: install spikewatch[cluster] for files elsewhere") from None
+    fsspec = _fsspec(path)
     try:
         opened: IO[bytes] = fsspec.open(path, "rb").open()
     except (ValueError, ImportError) as e:  # a protocol that nobody knows, or whose package is not installed
