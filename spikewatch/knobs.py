@@ -11,7 +11,7 @@ from spikewatch.refusal import Refused
 
 PLANNED: Mapping[str, str] = {
     "empty_cache": "planned: it waits for a proof on a GPU",
-    "gradient_checkpointing": "planned here: adapters offer it for models of transformers",
+    "gradient_checkpointing": "not offered: name your model's blocks with run.offer(Recomputing(*model.blocks))",
 }
 """Knobs of the field that are refused where nothing offers them, with the reason."""
 
