@@ -155,6 +155,15 @@ def test_a_dataset_is_read_again_after_its_refresh_and_not_before(clicks):
     assert values(one, 3_600_000)["files", "d0"] == 4
 
 
+def test_between_two_readings_it_is_written_in_time_to_be_found_and_after_the_clock_was_set_back_read_anew(clicks):
+    root, _ = clicks
+    one = collector(root)
+    times = [0, 5_000, 50_000, 55_000, 100_000]
+    assert [next(iter(one.sections(ms))).samples is not None for ms in times] == [True, False, True, False, True]
+    write(root / "part-3.parquet", 10)
+    assert values(one, -1)["files", "d0"] == 4
+
+
 def test_a_reading_that_fails_loses_its_own_series_only_and_is_tried_again_after_two_minutes(clicks, tmp_path):
     root, _ = clicks
     one = collector(root, tmp_path / "late")

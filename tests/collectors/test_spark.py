@@ -31,8 +31,9 @@ def spark():
 def collector():
     made = []
 
-    def start(*urls, timer=None, **more):
+    def start(*urls, timer=None, refresh=0, **more):
         chosen = SparkSettings.model_validate({"enabled": True, "urls": urls, **more})
+        chosen = chosen.model_copy(update={"refresh": refresh})  # every look asks
         made.append(SparkCollector(chosen) if timer is None else SparkCollector(chosen, timer=timer))
         return made[-1]
 
@@ -121,6 +122,19 @@ def test_what_a_stage_did_that_ended_is_asked_for_once(spark, collector):
     after = values(one)
     assert [path for path, _ in spark.requests] == ["applications", "applications", f"{place}/stages"]
     assert sizes(after) == sizes(before)
+
+
+def test_between_two_readings_the_server_is_left_alone_and_nothing_is_written(spark, collector):
+    spark.stage(spark.application("local-1", "etl"), 1, most={"input": 5})
+    one = collector(spark.url, refresh=30_000)
+    written = [next(iter(one.sections(NOW + ms))).samples is not None for ms in (0, 5_000, 29_999)]
+    asked = len(spark.requests)
+    assert written == [True, False, False]
+    assert next(iter(one.sections(NOW + 30_000))).samples is not None
+    assert len(spark.requests) > asked
+    asked = len(spark.requests)
+    assert next(iter(one.sections(NOW - 3_600_000))).samples is not None, "the clock was set back"
+    assert len(spark.requests) > asked
 
 
 def test_under_yarn_the_newest_attempt_is_asked(spark, collector):
@@ -253,10 +267,12 @@ def test_urls_that_cannot_be_meant_are_refused(urls, text):
         SparkSettings.model_validate({"urls": urls})
 
 
-def test_a_password_in_a_url_is_in_no_label(spark, collector):
-    found = values(collector(spark.url.replace("http://", "http://user:secret@")))
-    assert not [key for key in found if "secret" in str(key)]
+def test_a_password_in_a_url_is_nowhere_shown(spark, collector):
+    spark.answers["applications"] = (503, {}, b"")
+    one = collector(spark.url.replace("http://", "http://user:secret@"))
+    found = values(one)
     assert [key for key in found if key[0] == "up"]
+    assert "secret" not in f"{found} {one.probe()} {list(one.findings())}"
 
 
 # --- the numbers ------------------------------------------------------------------------------------------------------

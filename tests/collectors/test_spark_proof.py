@@ -95,6 +95,12 @@ def most(collector, kind="", at=time.time):
     return {labels["stage"]: value for labels, value in found if wanted.items() <= labels.items()}
 
 
+def asking(url):
+    """A collector that asks at every look."""
+    settings = SparkSettings(enabled=True, urls=[url], ended_stages=20)
+    return SparkCollector(settings.model_copy(update={"refresh": 0}))
+
+
 def eventually(look, until):
     """Tasks tell what they have done with their heartbeats, and a history server reads its logs now and then."""
     end = time.monotonic() + 120
@@ -105,7 +111,7 @@ def eventually(look, until):
 
 
 def test_a_real_driver_and_history_server_tell_what_tasks_really_handled(python, folder, driver, record_proof):
-    collector = SparkCollector(SparkSettings(enabled=True, urls=[driver.url], ended_stages=20))
+    collector = asking(driver.url)
     assert driver.tell("shuffle") == {"length": 4 * MIB}
     got, gave = most(collector, "shuffle_read"), most(collector, "shuffle_write")
     assert MIB <= max(gave.values()) < 1.1 * MIB
@@ -134,7 +140,7 @@ def test_a_real_driver_and_history_server_tell_what_tasks_really_handled(python,
     collector.close()
 
     with history_server(python, folder) as url:
-        past = SparkCollector(SparkSettings(enabled=True, urls=[url], ended_stages=20))
+        past = asking(url)
         told = eventually(lambda: most(past), bool)
         assert max(told.values()) == max(running.values())
         assert most(past, "shuffle_read") == {**most(past, "shuffle_read"), **got}

@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sidecar.collectors.datasets.catalogue import METRICS
 from sidecar.collectors.datasets.reading import Footers, Limits, Listing, footers, listing, stats
 from sidecar.collectors.datasets.stores import NAME, store
-from sidecar.errors import CollectError
-from sidecar.hooks import CollectorSettings
+from sidecar.collectors.repeated import Repeated
+from sidecar.errors import CollectError, shown_url
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Finding, MetricInfo, Sample, Status, labels_of
 from sidecar.settings import Duration
 
@@ -54,7 +55,7 @@ class DatasetsSettings(CollectorSettings):
     """`collectors: {datasets: …}`. Off unless switched on: one process of a cluster lists them, not every pod."""
 
     enabled: bool = False
-    interval: Duration = Field(30_000, ge=1_000)
+    interval: Duration = Field(5_000, ge=1_000)  # visits between two readings cost nothing
     deadline: Duration = Field(600_000, ge=50)
     worth: int = Field(20, ge=0, le=100)
     datasets: Annotated[tuple[Dataset, ...], Field(max_length=100)] = ()
@@ -78,7 +79,8 @@ class _Desk:
     """One dataset, and what its newest reading told."""
 
     dataset: Dataset
-    next_ms: int | None = None
+    read_ms: int | None = None
+    wait_ms: int = 0  # from then to the next reading
     samples: tuple[Sample, ...] = ()
     status: Status = Status(Availability.UNAVAILABLE, "not_read_yet")
     detail: str = ""
@@ -97,6 +99,8 @@ class DatasetsCollector:
         """`timer` gives seconds, by which a reading ends."""
         self._settings, self._timer = settings, timer
         self._desks = [_Desk(dataset) for dataset in settings.datasets]
+        self._repeated = Repeated()
+        self._read_ms = 0  # when the newest reading of any of them was made
 
     def probe(self) -> Status:
         """The worst that was found. Never UNAVAILABLE for a reading that failed: it would not be tried again."""
@@ -104,7 +108,7 @@ class DatasetsCollector:
             fix = "name Parquet datasets under `collectors: {datasets: {datasets: [{name: …, path: …}]}}`"
             return Status(Availability.UNAVAILABLE, "no_source", fix)
         for desk in self._desks:
-            if desk.next_ms is not None and desk.status.state is not Availability.AVAILABLE:
+            if desk.read_ms is not None and desk.status.state is not Availability.AVAILABLE:
                 return Status(
                     Availability.DEGRADED, desk.status.reason, f"{desk.dataset.name}: {desk.status.fix or desk.detail}"
                 )
@@ -114,31 +118,39 @@ class DatasetsCollector:
         """Reads what is due, for a minute at most, and gives what is known. Raises CollectError where all failed."""
         end = self._timer() + _ROUND_S
         for desk in self._desks:
-            if (desk.next_ms is None or now_ms >= desk.next_ms) and self._timer() < end:
+            waits = desk.read_ms is not None and 0 <= now_ms - desk.read_ms < desk.wait_ms  # clocks may be set back
+            if not waits and self._timer() < end:
                 self._read(desk, now_ms)
+                self._read_ms = now_ms
         failed = [desk.failed for desk in self._desks if desk.failed is not None]
         if failed and len(failed) == len(self._desks):
+            self._repeated.forget()
             raise failed[0]
         return [sample for desk in self._desks for sample in (*desk.samples, _errors(desk))]
+
+    def sections(self, now_ms: int) -> Iterator[Section]:
+        """As `sample`, written when something was read, and in time to be found."""
+        samples = list(self.sample(now_ms))
+        yield self._repeated.section(self._read_ms, samples, now_ms)
 
     def findings(self) -> Iterator[Finding]:
         """For `spikewatch doctor`: each dataset."""
         for desk in self._desks:
-            yield Finding(f"dataset {desk.dataset.name} ({desk.dataset.path})", desk.status, desk.detail)
+            yield Finding(f"dataset {desk.dataset.name} ({shown_url(desk.dataset.path)})", desk.status, desk.detail)
 
     def close(self) -> None:
         """Nothing is held."""
 
     def _read(self, desk: _Desk, now_ms: int) -> None:
+        desk.read_ms, desk.wait_ms = now_ms, self._settings.refresh
         try:
             self._reading(desk, now_ms)
             desk.failed = None
-            desk.next_ms = now_ms + self._settings.refresh
         except CollectError as e:
             desk.failed, desk.samples, desk.detail = e, (), str(e)
             desk.errors += 1
             desk.status = Status(Availability.UNAVAILABLE, e.reason, _FIXES.get(e.reason, str(e)))
-            desk.next_ms = now_ms + min(_RETRY_MS, self._settings.refresh)
+            desk.wait_ms = min(_RETRY_MS, self._settings.refresh)
 
     def _reading(self, desk: _Desk, now_ms: int) -> None:
         dataset, settings, started = desk.dataset, self._settings, self._timer()
@@ -150,12 +162,12 @@ class DatasetsCollector:
         except CollectError:
             raise
         except FileNotFoundError:
-            raise CollectError(NAME, "not_found", f"{dataset.path}: no such file or folder") from None
+            raise CollectError(NAME, "not_found", f"{shown_url(dataset.path)}: no such file or folder") from None
         except PermissionError as e:
-            raise CollectError(NAME, "denied", f"{dataset.path}: {e}") from e
+            raise CollectError(NAME, "denied", f"{shown_url(dataset.path)}: {e}") from e
         # A cloud's library raises what it likes; the other datasets still have their numbers.
         except Exception as e:
-            raise CollectError(NAME, "unlisted", f"{dataset.path}: {type(e).__name__}: {e}") from e
+            raise CollectError(NAME, "unlisted", f"{shown_url(dataset.path)}: {type(e).__name__}: {e}") from e
         status = Status(Availability.AVAILABLE)
         read = Footers()
         try:

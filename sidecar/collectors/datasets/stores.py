@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
-from sidecar.errors import CollectError
+from sidecar.errors import CollectError, shown_url
 
 NAME = "datasets"
 
@@ -78,13 +78,11 @@ class Remote:
         try:
             import fsspec  # only a cluster that has such datasets pays for it
         except ImportError:
-            raise CollectError(
-                NAME, "no_fsspec", f"{url}: install spikewatch[cluster] for datasets elsewhere"
-            ) from None
+            raise CollectError(NAME, "no_fsspec", f"{shown_url(url)}: install spikewatch[cluster]") from None
         try:
             self._files, self.root = fsspec.core.url_to_fs(url, **options)
         except (ValueError, ImportError) as e:
-            raise CollectError(NAME, "no_protocol", f"{url}: {e}") from None
+            raise CollectError(NAME, "no_protocol", f"{shown_url(url)}: {e}") from None
         self._files.invalidate_cache()  # made for an earlier reading, it would tell that one's sizes again
 
     def entries(self, folder: str) -> Iterator[Entry]:

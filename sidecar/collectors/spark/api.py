@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sidecar.errors import CollectError
+from sidecar.errors import CollectError, shown_url
 
 if TYPE_CHECKING:
     import httpx
@@ -101,7 +101,9 @@ class SparkApi:
             with self._client.stream("GET", f"{self._url}/api/v1/{path}", params=dict(asked)) as response:
                 if response.is_redirect:
                     where = response.headers.get("location", "")
-                    raise self._error("redirected", path, f"sends to {where}: give the address it leads to as url")
+                    raise self._error(
+                        "redirected", path, f"sends to {shown_url(where)}: give the address it leads to as url"
+                    )
                 if response.status_code != 200:
                     raise self._error(f"status_{response.status_code}", path, f"answers {response.status_code}")
                 return json.loads(self._body(response, path))
@@ -124,7 +126,7 @@ class SparkApi:
         return bytes(found)
 
     def _error(self, reason: str, path: str, text: str) -> CollectError:
-        return CollectError(NAME, reason, f"{self._url}/api/v1/{path}: {text}")
+        return CollectError(NAME, reason, f"{shown_url(self._url)}/api/v1/{path}: {text}")
 
 
 def _application(found: Mapping[str, Any]) -> Application | None:

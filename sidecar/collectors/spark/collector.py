@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from sidecar.collectors.repeated import Repeated
 from sidecar.collectors.spark.api import NAME, Application, SparkApi
 from sidecar.collectors.spark.catalogue import METRICS
 from sidecar.collectors.spark.stages import Stage, TaskBytes, chosen, stage, task_bytes
-from sidecar.errors import CollectError
-from sidecar.hooks import CollectorSettings
+from sidecar.errors import CollectError, shown_url
+from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Finding, MetricInfo, Sample, Status, labels_of
 from sidecar.settings import Duration
 
@@ -36,10 +37,11 @@ class SparkSettings(CollectorSettings):
     """`collectors: {spark: …}`. Off unless switched on: one process of a cluster asks, not every pod."""
 
     enabled: bool = False
-    interval: Duration = Field(30_000, ge=1_000)
+    interval: Duration = Field(5_000, ge=1_000)  # visits between two readings cost nothing
     deadline: Duration = Field(120_000, ge=50)
     worth: int = Field(30, ge=0, le=100)
     urls: Annotated[tuple[str, ...], Field(max_length=32)] = ()  # of drivers (port 4040) and history servers (18080)
+    refresh: Duration = Field(30_000, ge=1_000)
     timeout: Duration = Field(10_000, ge=100, le=60_000)  # of one answer
     applications: int = Field(20, ge=1, le=200)  # of one server
     running_stages: int = Field(10, ge=0, le=50)  # of one application
@@ -52,9 +54,9 @@ class SparkSettings(CollectorSettings):
         for url in urls:
             parts = urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"{url!r}: give an address such as http://driver:4040")
+                raise ValueError(f"{shown_url(url)!r}: give an address such as http://driver:4040")
             if parts.path.rstrip("/").endswith("/api/v1"):
-                raise ValueError(f"{url!r}: leave /api/v1 out")
+                raise ValueError(f"{shown_url(url)!r}: leave /api/v1 out")
         if len({_server(url) for url in urls}) < len(urls):
             raise ValueError("two urls lead to one server: give each once")
         return urls
@@ -101,6 +103,9 @@ class SparkCollector:
         self._desks = [
             _Desk(_server(url), SparkApi(url, settings.timeout / 1000, transport, timer)) for url in settings.urls
         ]
+        self._repeated = Repeated()
+        self._read_ms: int | None = None
+        self._samples: list[Sample] = []
 
     def probe(self) -> Status:
         """Degraded while a server does not answer; a driver comes and goes with its application."""
@@ -113,22 +118,20 @@ class SparkCollector:
         return Status(Availability.AVAILABLE)
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
-        """Asks every server, for three quarters of the deadline at most."""
-        end = self._timer() + self._settings.deadline * 0.75 / 1000
-        together: dict[tuple[str, str], TaskBytes] = {}
-        for desk in self._desks:
-            self._read(desk, now_ms, end)
-            for key, found in desk.found.items():
-                together[key] = together[key].merged(found) if key in together else found
-        for (app, number), found in together.items():
-            labels = {"app": app, "stage": number}
-            for stat, value in found.stats.items():
-                yield _one("task_serialized_bytes", value, {**labels, "stat": stat})
-            for kind, value in found.kinds.items():
-                yield _one("task_max_bytes", value, {**labels, "kind": kind})
-            yield _one("stage_tasks", found.tasks, labels)
-        for desk in self._desks:
-            yield from _about(desk)
+        """Asks every server when it is time, for three quarters of the deadline at most, and gives what is known."""
+        # clocks may be set back
+        if self._read_ms is None or not 0 <= now_ms - self._read_ms < self._settings.refresh:
+            self._read_ms = now_ms
+            end = self._timer() + self._settings.deadline * 0.75 / 1000
+            for desk in self._desks:
+                self._read(desk, now_ms, end)
+            self._samples = list(self._told())
+        return self._samples
+
+    def sections(self, now_ms: int) -> Iterator[Section]:
+        """As `sample`, written when the servers were asked, and in time to be found."""
+        samples = list(self.sample(now_ms))
+        yield self._repeated.section(self._read_ms or 0, samples, now_ms)
 
     def findings(self) -> Iterator[Finding]:
         """For `spikewatch doctor`: each server."""
@@ -146,6 +149,21 @@ class SparkCollector:
         """Closes the connections."""
         for desk in self._desks:
             desk.api.close()
+
+    def _told(self) -> Iterator[Sample]:
+        together: dict[tuple[str, str], TaskBytes] = {}
+        for desk in self._desks:
+            for key, found in desk.found.items():
+                together[key] = together[key].merged(found) if key in together else found
+        for (app, number), found in together.items():
+            labels = {"app": app, "stage": number}
+            for stat, value in found.stats.items():
+                yield _one("task_serialized_bytes", value, {**labels, "stat": stat})
+            for kind, value in found.kinds.items():
+                yield _one("task_max_bytes", value, {**labels, "kind": kind})
+            yield _one("stage_tasks", found.tasks, labels)
+        for desk in self._desks:
+            yield from _about(desk)
 
     def _read(self, desk: _Desk, now_ms: int, end: float) -> None:
         started = self._timer()
