@@ -27,7 +27,7 @@ def test_promtool_accepts_the_rule_file_and_every_lint_is_content(peer, name):
     assert "SUCCESS" in done.stdout
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", names("*.test.yaml"))
 def test_the_rules_pass_their_unit_tests_in_promtool(peer, name):
     done = promtool(peer, "test", "rules", name)
