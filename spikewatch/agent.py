@@ -145,7 +145,7 @@ class Agent:
 
     def _publish(self) -> bool:
         """Writes the live record. Whether one could be spared, for steps are ending and leave records themselves."""
-        now = self._meter.now()  # before the record is made, see `meter.elapsed`
+        now = self._meter.now()  # before the record is made, see `Meter.record`
         record = list(self._meter.record(now))
         for place, field in enumerate((_STEP_SECONDS, _DATA_WAIT)):
             self._live[place] = record[field] = max(record[field], self._live[place])

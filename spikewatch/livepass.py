@@ -99,7 +99,7 @@ class LivePass:
             self._parts[0].failed += isinstance(error, Exception)
             raise
         else:
-            meter.wait_from = 0  # before the time is read, see `meter.elapsed`
+            meter.wait_from = 0  # before the time is read, see `Meter.record`
             meter.wait_ns += meter.now() - began
         if type(batch) is self._kind and self.given < self._full:
             size, tensor = 0, self._tensor

@@ -18,21 +18,6 @@ from spikewatch.procinfo import since_boot
 NEVER = 1 << 62
 LOSSES = 100  # steps whose losses make the standard deviation
 
-Clock = tuple[int, int]
-"""(nanoseconds finished, start of what is in progress or 0)."""
-
-
-def elapsed(clock: Clock, now: int) -> int:
-    """Nanoseconds up to `now`, never more than the truth.
-
-    `now` must have been read before `clock`, and of the clock what is finished before the start. Then what is said
-    to be in progress was in progress at `now`, for the writer moves or takes out the start before it adds to what is
-    finished; and what began after `now` adds nothing. (For an instant the newest stretch is missing from both:
-    whoever publishes keeps the largest value so far.)
-    """
-    total, started = clock
-    return total + (now - started) if started and now > started else total
-
 
 class Hot:
     """What every batch and every step touches, apart from the rest so that it lies side by side in memory.
@@ -109,23 +94,11 @@ class Meter(Hot):
         self.overflows = self.consecutive_overflows = MISSING
         self.batch_size = self.num_workers = self.prefetch_factor = MISSING
 
-    @property
-    def step_clock(self) -> Clock:
-        """Of steps; while one runs the start is that of its step."""
-        total = self.step_ns  # in this order, see `elapsed`
-        return total, self.step_from
-
-    @property
-    def wait_clock(self) -> Clock:
-        """Of waits for data."""
-        total = self.wait_ns
-        return total, self.wait_from
-
     def enter(self, phase: int) -> None:
         """Switches the phase. Steps are timed in `train` only, so an evaluation never looks like a slow step."""
         if phase == self.phase:
             return
-        started, self.step_from = self.step_from, 0  # stopped before the time is read, see `elapsed`
+        started, self.step_from = self.step_from, 0  # stopped before the time is read, see `record`
         now = self.now()
         if started:
             self.step_ns += now - started
@@ -222,13 +195,25 @@ class Meter(Hot):
         return known[1]
 
     def record(self, now: int) -> tuple[float, ...]:
-        """All of `layout.FIELDS`, what is in progress counted up to `now` (read before the call)."""
+        """All of `layout.FIELDS`, what is in progress counted up to `now`, which must have been read before.
+
+        The times are never more than the truth: of each clock what is finished is read before the start of what is in
+        progress, and the writer moves or takes out the start before it adds to what is finished. So what is said to be
+        in progress was so at `now`, and what began later adds nothing. (For an instant the newest stretch is missing
+        from both: whoever publishes keeps the largest value so far.)
+        """
+        step, started = self.step_ns, self.step_from
+        if 0 < started < now:
+            step += now - started
+        wait, started = self.wait_ns, self.wait_from
+        if 0 < started < now:
+            wait += now - started
         samples, known = self.samples, self.samples_known
         return (
             now * 1e-9,
             self.steps,
-            elapsed(self.step_clock, now) * 1e-9,
-            elapsed(self.wait_clock, now) * 1e-9,
+            step * 1e-9,
+            wait * 1e-9,
             self.requests,
             self.hits,
             samples if known or (known is None and samples) else MISSING,

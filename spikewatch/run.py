@@ -170,18 +170,19 @@ class Run(Loop):
             if grad_norm is not None:
                 self._norm.offer(grad_norm)
                 meter.grad_norm = self._norm.value
+        elif step == 1:
             if self._overflow is not None and not self._overflow.fused:
                 self._overflow.look()
                 meter.loss_scale = self._overflow.scale
-        elif step == 1:
-            self._record = meter.record(now)
+            if self._measuring.chores:
+                self._measuring.look(now)
         elif step == 2:
+            self._record = meter.record(now)
+        elif step == 3:
             self._sealed = ring.sealed(ring.newest + 1, self._record)
         else:
             ring.put(*self._sealed)
             meter.due = now + PUBLISH_EVERY
-            if self._measuring.chores:
-                self._measuring.look(now)
             return
         self._stage = step + 1
         if now - began > SHORT_STEP or not ring.newest:
