@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from sidecar.alerting.backtest import Replay, backtest
@@ -19,17 +20,23 @@ Recording = Mapping[str, list[tuple[int, str]]]
 
 def recorded(name: str, seconds: tuple[int, int] | None = None) -> Recording:
     """Of `bench.record_healthy`; `seconds` from its begin keep a part."""
+    found = _whole(name)
+    if seconds is None:
+        return found
+    begin = min(points[0][0] for points in found.values())
+    first, last = begin + seconds[0], begin + seconds[1]
+    return {s: kept for s, points in found.items() if (kept := [p for p in points if first <= p[0] <= last])}
+
+
+@cache
+def _whole(name: str) -> Recording:
     found: dict[str, list[tuple[int, str]]] = {}
     with lzma.open(RECORDED / f"{name}.om.xz", "rt") as file:
         for line in file:
             if not line.startswith("#"):
                 series, value, t = line.rstrip("\n").rsplit(" ", 2)
                 found.setdefault(series, []).append((int(t), value))
-    if seconds is None:
-        return found
-    begin = min(points[0][0] for points in found.values())
-    first, last = begin + seconds[0], begin + seconds[1]
-    return {s: kept for s, points in found.items() if (kept := [p for p in points if first <= p[0] <= last])}
+    return found
 
 
 # --- variants ---------------------------------------------------------------------------------------------------------
