@@ -182,6 +182,39 @@ def test_an_approval_to_the_end_of_a_month_holds_while_that_month_is_judged(expo
     assert found["cost_month_to_date", "all", "current"] == {1: 29, 2: 30, 3: 1}[today[2]] * 400
 
 
+def test_an_approval_counts_as_soon_as_it_is_written_and_no_longer_than_the_file_is_right(export, tmp_path):
+    file = tmp_path / "approvals.yaml"
+    path = export(history(60, lambda n: 400.0))
+    one = collector(focus=[str(path)], budgets=[{"name": "team", "amount": 5000}], approvals=file)
+
+    def approved(minute):
+        (section,) = one.sections(NOW + minute * 60_000)
+        return None if section.samples is None else values(section.samples)["budget_approved", "team"]
+
+    assert (approved(0), one.probe().reason) == (0, "approvals")
+    path.unlink()  # the bill is not read again
+    file.write_text("approvals:\n- {budget: team, owner: cfo, amount: 9000, until: 2026-12-31}\n")
+    assert (approved(1), one.probe().reason) == (1, "")
+    file.write_text("approvals:\n- {budget: team, owner: cfo, amount: 100, until: 2026-12-31}\n")
+    assert approved(2) == 0
+    file.write_text("approvals:\n- {budget: team, owner: cfo, amount: 9000, until: 2026-12-31}\n\n")
+    assert approved(3) == 1
+    file.write_text("aprovals: []\n")
+    assert (approved(4), one.probe().reason) == (0, "approvals")
+
+
+def test_an_approval_that_is_written_while_the_sidecar_restarts_counts(export, tmp_path):
+    file, cache = tmp_path / "approvals.yaml", tmp_path / "cost.json"
+    file.write_text("approvals: []\n")
+    settings = {"focus": [str(export(history(60, lambda n: 400.0)))], "approvals": file, "cache": cache}
+    settings["budgets"] = [{"name": "team", "amount": 5000}]
+    assert values(collector(**settings).sample(NOW))["budget_approved", "team"] == 0
+    file.write_text("approvals:\n- {budget: team, owner: cfo, amount: 7200, until: 2026-12-31}\n")
+    found = values(collector(**settings).sample(NOW + 60_000))
+    assert found["budget_approved", "team"] == 1
+    assert found["cost_last_read_timestamp_seconds", "focus"] == NOW / 1000
+
+
 def test_a_fee_for_the_month_is_no_spike_on_its_first_days(export):
     now = datetime(2026, 12, 6, tzinfo=UTC)
     rows = [charge(now - timedelta(days=n), 100.0) for n in range(1, 60)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sidecar.errors import ConfigError, Problem
+from sidecar.model import Sample, labels_of
 from sidecar.yamlfile import Document
+
+APPROVED = "spikewatch_budget_approved"
 
 
 class _Approval(BaseModel):
@@ -38,6 +43,53 @@ class Approvals:
         """The highest amount that may be spent up to a day; None where nothing is approved."""
         found = [entry.amount for entry in self.entries if entry.budget == budget and entry.until >= day]
         return max(found, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What approvals are held against: what is billed in the month up to its newest final day."""
+
+    budgets: tuple[str, ...]
+    last: date
+    billed: float
+
+
+class Approved:
+    """Which budgets may be overspent. The file is looked at again and again: an approval counts once it is there."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._stamp: tuple[int, ...] = ()
+        self._approvals = Approvals()
+        self.bill: Bill | None = None
+        self.problem = ""  # with the file as it is now; then nothing counts as approved
+
+    def changed(self) -> bool:
+        """Takes in a file that is not the one it was. Whether it has, and there is a bill to hold it against."""
+        if self._path is None:
+            return False
+        try:
+            status = os.stat(self._path)
+            stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        except OSError:
+            stamp = (-1,)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self._approvals, self.problem = load_approvals(self._path), ""
+        except (ConfigError, OSError) as e:
+            self._approvals, self.problem = Approvals(), str(e)
+        return self.bill is not None
+
+    def samples(self) -> Iterator[Sample]:
+        """1 for each budget whose overspending is approved, else 0."""
+        if self.bill is None:
+            return
+        for budget in self.bill.budgets:
+            amount = self._approvals.amount(budget, self.bill.last)
+            yes = amount is not None and self.bill.billed <= amount
+            yield Sample(APPROVED, labels_of({"budget": budget}), float(yes))
 
 
 def load_approvals(path: Path) -> Approvals:

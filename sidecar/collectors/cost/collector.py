@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from sidecar.collectors.cost import published, resources, trends
-from sidecar.collectors.cost.approvals import Approvals, load_approvals
+from sidecar.collectors.cost.approvals import APPROVED, Approved, Bill
 from sidecar.collectors.cost.aws import ClientFactory, CostExplorer, boto_clients, budget_amount
 from sidecar.collectors.cost.catalogue import METRICS
 from sidecar.collectors.cost.focus import FocusFile, matching
@@ -21,7 +21,7 @@ from sidecar.collectors.cost.rows import CostRow, RowProblem
 from sidecar.collectors.cost.settings import CostSettings
 from sidecar.collectors.cost.totals import Totals
 from sidecar.collectors.repeated import Repeated
-from sidecar.errors import CollectError, ConfigError
+from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, MetricInfo, Sample, Status
 
@@ -74,12 +74,14 @@ class CostCollector:
         """`clients` makes boto3's clients, of a region where one is given; `transport` carries requests to OpenCost."""
         self._settings, self._clients, self._transport = settings, clients, transport
         self._read_ms: int | None = None
+        self._changed_ms = 0
         self._samples: list[Sample] = []
         self._status = Status(Availability.AVAILABLE)
         self._failure: CollectError | None = None  # of a reading that gave nothing at all
         self._rows: dict[str, list[int]] = {}
         self._repeated = Repeated()
         self._kept = Kept(settings.cache, settings.model_dump_json())
+        self._approved = Approved(settings.approvals)
 
     def probe(self) -> Status:
         """What the newest reading came to.
@@ -90,6 +92,8 @@ class CostCollector:
         if not (s.focus or s.aws or s.opencost or s.cloudwatch):
             fix = "name FOCUS exports, `aws: true` or an OpenCost server under `collectors: {cost: …}`"
             return Status(Availability.UNAVAILABLE, "no_source", fix)
+        if self._approved.problem and self._status.state is Availability.AVAILABLE:
+            return Status(Availability.DEGRADED, "approvals", f"nothing counts as approved: {self._approved.problem}")
         return self._status
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
@@ -97,17 +101,21 @@ class CostCollector:
         refresh = self._settings.refresh
         if self._read_ms is None and (kept := self._kept.load(now_ms, refresh)) is not None:
             self._read_ms, self._samples = kept
+            self._approved.bill = _kept_bill(self._samples, self._read_ms)
         if self._read_ms is None or not 0 <= now_ms - self._read_ms < refresh:  # clocks may be set back
             self._read(now_ms)
         if self._failure is not None:
             self._repeated.forget()
             raise self._failure
+        if self._approved.changed():  # whoever signs an approval does not want to wait for the next bill
+            self._samples = [s for s in self._samples if s.metric != APPROVED] + list(self._approved.samples())
+            self._changed_ms = now_ms
         return self._samples
 
     def sections(self, now_ms: int) -> Iterator[Section]:
         """As `sample`; what was read hours ago is written once a minute only."""
         samples = list(self.sample(now_ms))
-        yield self._repeated.section(self._read_ms or 0, samples, now_ms)
+        yield self._repeated.section(max(self._read_ms or 0, self._changed_ms), samples, now_ms)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -115,7 +123,7 @@ class CostCollector:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _read(self, now_ms: int) -> None:
-        self._read_ms = now_ms
+        self._read_ms = self._changed_ms = now_ms
         reading = _Reading(datetime.fromtimestamp(now_ms / 1000, UTC).date())
         newest: dict[str, date | None] = {}
         for source, rows in self._sources(reading):
@@ -203,9 +211,9 @@ class CostCollector:
         reading.left_out = bounds.left_out
 
     def _budgets(self, reading: _Reading) -> Iterator[Sample]:
-        totals, accrued = reading.totals, reading.totals.accrued()
-        approvals = self._approvals(reading.failed)
-        last = trends.closed_until(totals, reading.today)
+        accrued = reading.totals.accrued()
+        last = trends.closed_until(reading.totals, reading.today)
+        known: list[str] = []
         for budget in self._settings.budgets:
             amount = budget.amount
             if amount is None:
@@ -216,20 +224,12 @@ class CostCollector:
                     continue
             yield one("budget_amount", amount, budget=budget.name)
             yield one("budget_elapsed_ratio", trends.elapsed(last), budget=budget.name)
-            # Of the bill's newest day: on the first days of a month it is still the month before that is judged.
-            approved = approvals.amount(budget.name, last)
-            billed = sum(accrued.get(last.replace(day=n), 0.0) for n in range(1, last.day + 1))
-            yield one("budget_approved", float(approved is not None and billed <= approved), budget=budget.name)
-
-    def _approvals(self, failed: list[CollectError]) -> Approvals:
-        path = self._settings.approvals
-        if path is None:
-            return Approvals()
-        try:
-            return load_approvals(path)
-        except (ConfigError, OSError) as e:
-            failed.append(CollectError("cost", "approvals", f"nothing counts as approved: {e}"))
-            return Approvals()
+            known.append(budget.name)
+        billed = sum(accrued.get(last.replace(day=n), 0.0) for n in range(1, last.day + 1))
+        # Of the bill's newest day: on the first days of a month it is still the month before that is judged.
+        self._approved.bill = Bill(tuple(known), last, billed)
+        self._approved.changed()
+        yield from self._approved.samples()
 
 
 def _focus_rows(pattern: str, seen: set[str]) -> Iterator[CostRow | RowProblem]:
@@ -242,6 +242,19 @@ def _focus_rows(pattern: str, seen: set[str]) -> Iterator[CostRow | RowProblem]:
         if file not in seen:
             seen.add(file)
             yield from FocusFile(path).rows()
+
+
+def _kept_bill(samples: Iterable[Sample], read_ms: int) -> Bill | None:
+    """What approvals are held against, of a reading made before a restart."""
+    last = datetime.fromtimestamp(read_ms / 1000, UTC).date() - timedelta(days=trends.OPEN_DAYS)
+    billed, names = None, []
+    for sample in samples:
+        labels = dict(sample.labels)
+        if sample.metric == APPROVED:
+            names.append(labels["budget"])
+        elif sample.metric == "spikewatch_cost_month_to_date" and labels == {"category": "all", "month": "current"}:
+            billed = sample.value
+    return None if billed is None else Bill(tuple(names), last, billed)
 
 
 def _status(reading: _Reading) -> Status:
