@@ -8,6 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, not whether what was tested holds.
+settings.register_profile("no-deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no-deadline")
 
 
 @pytest.hookimpl(tryfirst=True)
