@@ -127,7 +127,7 @@ class Crew:
         self.process.stdout.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def crew():
     made = Crew()
     yield made
@@ -166,9 +166,10 @@ def killed(crew, tmp_path, phase, rank):
     return codes[1 - rank][1] - codes[rank][1], reports(tmp_path, [1 - rank])[0]
 
 
-def test_two_ranks_apply_random_changes_at_one_step_and_never_differ(tmp_path):
-    with job(tmp_path, 2, changes=8, seed=5) as ranks:
-        seen = ended(tmp_path, ranks)
+def test_two_ranks_apply_random_changes_at_one_step_and_never_differ(tmp_path, crew):
+    crew.start(tmp_path, 2, changes=8, seed=5)
+    assert [code for code, _ in crew.ended(2).values()] == [0, 0]
+    seen = reports(tmp_path, range(2))
     ends = check(seen, 8)
     assert ends["kept"] + ends["reverted"] >= 6
     assert seen[0]["values"] > 4
