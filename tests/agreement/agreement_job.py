@@ -200,6 +200,8 @@ def main():
 
 def serve():
     """Forks the ranks of one job after the other, so that torch is imported once: a line in, lines out."""
+    import torch._dynamo  # noqa: F401  the first optimizer of a process does, for two seconds of a core
+
     for line in sys.stdin:
         told = json.loads(line)
         ranks = {}
