@@ -57,7 +57,7 @@ def large_task(stage: Stage, kit: object) -> Sequence[Row]:
 
 
 def offload(stage: Stage, kit: object) -> Sequence[Row]:
-    """Parameters that are fetched back in small pieces."""
+    """Parameters that are offloaded in small pieces."""
     folder = stage.folder / "zero"
     folder.mkdir()
     (folder / "params.swp").write_bytes(os.urandom(64 * MIB))
@@ -69,9 +69,9 @@ def offload(stage: Stage, kit: object) -> Sequence[Row]:
     time.sleep(75)
     quiet(pod, "OffloadBandwidthLow", "IoBlocked")
     source = Source(
-        "script that fetches parameters from this machine's virtio disk, past the page cache; read probe", "device"
+        "script that offloads parameters to this machine's virtio disk, past the page cache; read probe", "device"
     )
-    cause = "parameters are fetched in pages of 4 KiB, without a pause, instead of a megabyte at once"
+    cause = "parameters are written in pages of 4 KiB, without a pause, instead of a megabyte at once"
     since = lever.pull(1)
     return [
         fired(pod, "IoBlocked", since, source, cause),

@@ -150,24 +150,24 @@ def crowded(socket: str, lever: Lever) -> None:
 
 
 def offloading(socket: str, lever: Lever) -> None:
-    """Each step fetches parameters from a file, past the page cache, and waits for them. Lever 0: a megabyte at once,
-    and then it computes for a while; 1: pages of 4 KiB by eight threads, without a pause.
+    """Each step writes parameters to a file, past the page cache, and waits until they are on disk. Lever 0: a megabyte
+    at once, and then it computes for a while; 1: pages of 4 KiB by eight threads, without a pause.
     """
-    fd = os.open(os.environ["SIGNALS_OFFLOAD_FILE"], os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    fd = os.open(os.environ["SIGNALS_OFFLOAD_FILE"], os.O_RDWR | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC)
     pages = os.fstat(fd).st_size // PAGE
     run = spikewatch.attach(loader=itertools.repeat(0), socket=socket)
 
-    def fetch(first: int, size: int, times: int) -> int:
+    def put(first: int, size: int, times: int) -> int:
         with mmap.mmap(-1, size) as memory:
-            return sum(os.preadv(fd, [memory], (first + 7 * n) % pages * PAGE) for n in range(times))
+            return sum(os.pwritev(fd, [memory], (first + 7 * n) % pages * PAGE) for n in range(times))
 
     with ThreadPoolExecutor(8) as pool:
         for step, _ in enumerate(run.loader):
             if lever.at() == 1:
                 firsts = [n * pages // 8 + step for n in range(8)]
-                run.offloaded(sum(pool.map(fetch, firsts, [PAGE] * 8, [200] * 8)))
+                run.offloaded(sum(pool.map(put, firsts, [PAGE] * 8, [200] * 8)))
             else:
-                run.offloaded(fetch(0, 256 * PAGE, 1))
+                run.offloaded(put(0, 256 * PAGE, 1))
                 time.sleep(0.2)
             run.step()
 
