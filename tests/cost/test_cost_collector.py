@@ -203,6 +203,16 @@ def test_an_approval_counts_as_soon_as_it_is_written_and_no_longer_than_the_file
     assert (approved(4), one.probe().reason) == (0, "approvals")
 
 
+def test_an_approval_of_a_budget_that_nobody_configured_is_told(export, tmp_path):
+    file = tmp_path / "approvals.yaml"
+    file.write_text("approvals:\n- {budget: taem, owner: cfo, amount: 9000, until: 2026-12-31}\n")
+    path = export(history(60, lambda n: 400.0))
+    one = collector(focus=[str(path)], budgets=[{"name": "team", "amount": 5000}], approvals=file)
+    assert values(one.sample(NOW))["budget_approved", "team"] == 0
+    assert one.probe().reason == "approvals"
+    assert "no budget is called taem" in one.probe().fix
+
+
 def test_an_approval_that_is_written_while_the_sidecar_restarts_counts(export, tmp_path):
     file, cache = tmp_path / "approvals.yaml", tmp_path / "cost.json"
     file.write_text("approvals: []\n")

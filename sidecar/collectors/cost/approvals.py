@@ -82,6 +82,10 @@ class Approved:
             self._approvals, self.problem = Approvals(), str(e)
         return self.bill is not None
 
+    def budgets(self) -> set[str]:
+        """Names of the budgets that the file speaks of."""
+        return {entry.budget for entry in self._approvals.entries}
+
     def samples(self) -> Iterator[Sample]:
         """1 for each budget whose overspending is approved, else 0."""
         if self.bill is None:

@@ -92,8 +92,13 @@ class CostCollector:
         if not (s.focus or s.aws or s.opencost or s.cloudwatch):
             fix = "name FOCUS exports, `aws: true` or an OpenCost server under `collectors: {cost: …}`"
             return Status(Availability.UNAVAILABLE, "no_source", fix)
-        if self._approved.problem and self._status.state is Availability.AVAILABLE:
+        if self._status.state is not Availability.AVAILABLE:
+            return self._status
+        if self._approved.problem:
             return Status(Availability.DEGRADED, "approvals", f"nothing counts as approved: {self._approved.problem}")
+        if strange := self._approved.budgets() - {budget.name for budget in s.budgets}:
+            fix = f"{s.approvals}: no budget is called {', '.join(sorted(strange))}: correct it, or add it to `budgets`"
+            return Status(Availability.DEGRADED, "approvals", fix)
         return self._status
 
     def sample(self, now_ms: int) -> Iterable[Sample]:
