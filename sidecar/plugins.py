@@ -15,6 +15,7 @@ from pydantic.errors import PydanticUserError
 from sidecar.errors import PluginError
 from sidecar.hooks import Case, Collector, CollectorSettings, Detailed, Details, Remediation
 from sidecar.model import Change, MetricInfo, Skip
+from sidecar.wording import plain
 
 REMEDIATIONS = "spikewatch.remediations"
 COLLECTORS = "spikewatch.collectors"
@@ -144,7 +145,7 @@ def broken_case(plugin: Remediation, case: Case) -> str:
     try:
         params = plugin.params.model_validate(case.params)
     except ValidationError as e:
-        return f"{case.what}: its parameters are refused: {e.errors(include_url=False)[0]['msg']}"
+        return f"{case.what}: its parameters are refused: {plain(e.errors(include_url=False)[0])}"
     answer = plugin.plan(case.alert, case.view, params)
     if _essence(answer) != _essence(case.answer):
         return f"{case.what}: {_essence(case.answer)} expected, {_essence(answer)} given"
@@ -197,7 +198,7 @@ def _remediation_values(plugin: Any) -> list[str]:
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            wrong.append(f"`example` is no valid `with:`: {where}: {first['msg']}")
+            wrong.append(f"`example` is no valid `with:`: {where}: {plain(first)}")
     return wrong
 
 

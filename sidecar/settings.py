@@ -269,7 +269,7 @@ def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Loaded:
             source = next((origin[loc[:n]] for n in range(len(loc), 0, -1) if loc[:n] in origin), None)
             problems.append(Problem(f"environment {source}", 0, 0, located.message) if source else located)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(sorted(problems, key=lambda p: (p.line, p.column)))
     return Loaded(settings, document, folder)
 
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sidecar.errors import ConfigError, Problem
+from sidecar.wording import plain
 
 Path_ = tuple[str | int, ...]
 _M = TypeVar("_M", bound=BaseModel)
@@ -194,7 +195,9 @@ class Document:
             loc = (*path, *item["loc"])
             unknown = item["type"] == "extra_forbidden"
             name = ".".join(str(p) for p in loc) or "document"
-            message = f"unknown key {loc[-1]!r}{_hint(loc[-1], keys)}" if unknown else f"{name}: {_plain(item['msg'])}"
+            message = f"{name}: {plain(item, self.raw(loc))}"
+            if unknown:
+                message = f"unknown key {loc[-1]!r}{_hint(loc[-1], keys)}"
             found.append(self.problem(loc, message, key=unknown or item["type"] == "missing"))
         return found
 
@@ -228,9 +231,3 @@ def _goes_on(loader: Any) -> bool:
 def _place(before: str) -> tuple[int, int]:
     """Line and column that follow a text."""
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-
-
-def _plain(message: str) -> str:
-    if message.startswith("Input is not a valid path"):
-        return "must be the path of a file"
-    return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -60,7 +60,7 @@ class Mapped:
     def of(cls, node: yaml.Node, found: Findings, what: str, known: frozenset[str] | None) -> Mapped | None:
         """None, with the finding noted, where `node` is no mapping. `known` None takes any key."""
         if not isinstance(node, yaml.MappingNode):
-            found.error(node, f"a {what} must be a mapping, not {kind(node)}")
+            found.error(node, f"{_named(what)} must be a mapping, not {kind(node)}")
             return None
         values: dict[str, yaml.Node] = {}
         for key, value in _pairs(node, found):
@@ -229,3 +229,8 @@ def _integer(node: yaml.Node | None) -> int | None:
     else:
         return None
     return value if -_INT64 <= value < _INT64 else None
+
+
+def _named(what: str) -> str:
+    """`a rule`, but only `annotations` of an `annotations mapping`."""
+    return what.removesuffix(" mapping") if what.endswith(" mapping") else f"a {what}"

@@ -52,9 +52,12 @@ def everything(services: Services, turns: Turns | None = None, *, local: bool = 
     ]
 
 
+_ONLY_METRICS = ": this listener has /metrics, /runbooks/ALERT, /-/healthy and /-/ready; the API is on http.listen"
+
+
 def metrics_only(services: Services) -> ASGIApp:
     """What a listener that is open to the network offers: /metrics and health."""
-    return _app(_public(_Site(services, Guard(services.token_file))))
+    return _app(_public(_Site(services, Guard(services.token_file))), _ONLY_METRICS)
 
 
 def _public(site: _Site) -> list[Route]:
@@ -78,15 +81,20 @@ def _route(path: str, endpoint: Callable[[Request], Awaitable[Response]], *metho
     return Route(path, answer, methods=methods or ("GET",))
 
 
-def _app(routes: list[Route]) -> ASGIApp:
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+def _app(routes: list[Route], elsewhere: str = "") -> ASGIApp:
+    """`elsewhere` is added where a path does not exist."""
+
+    async def not_so(request: Request, error: Exception) -> Response:
+        return _http_error(request, error, elsewhere)
+
+    app = Starlette(routes=routes, exception_handlers={HTTPException: not_so})
     app.router.redirect_slashes = False  # a redirect would be built from whatever Host header was sent
     return _Limits(app)
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+def _http_error(request: Request, error: Exception, elsewhere: str) -> Response:
     assert isinstance(error, HTTPException)
-    what = {404: f"there is no {request.url.path}", 405: f"{request.method} is not possible here"}
+    what = {404: f"there is no {request.url.path}{elsewhere}", 405: f"{request.method} is not possible here"}
     return failure(error.status_code, what.get(error.status_code, error.detail), headers=error.headers)
 
 

@@ -140,6 +140,7 @@ def kind(document: Document) -> str:
     # `responses` and `caps` are settings of a configuration too, where they are paths.
     settings = value.keys() - {*KEYS, "time_intervals"}  # of a configuration
     own = [k for k in KEYS if isinstance(value.get(k), list | dict) and not _paths(value[k], alone=not settings)]
+    own += [k for k in ("prices", "approvals") if k in value and k not in own]  # no setting is called so
     if "groups" in value or own:
         return own[0] if own else "groups"
     return "config"

@@ -48,7 +48,7 @@ def check(loaded: Loaded, registry: Registry) -> dict[str, CollectorSettings]:
         except ValidationError as e:
             problems.extend(document.located(e, ("collectors", name)))
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(sorted(problems, key=lambda p: (p.line, p.column)))
     return found
 
 

@@ -31,6 +31,9 @@ _COMMANDS = {
 }
 
 
+_OF_COMMANDS = ("--url", "--socket", "--token-file", "--config", "--state-dir", "--json")
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -41,6 +44,16 @@ class _Lazy(click.Group):
         module, _, attribute = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as e:
+            if e.option_name in _OF_COMMANDS:
+                raise click.UsageError(
+                    f"{e.option_name} stands behind the command: spikewatch COMMAND {e.option_name} …"
+                ) from None
+            raise
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from sidecar.cli.asking import Asking, sidecar_options, who
+from sidecar.cli.asking import Asking, asking_too, sidecar_options, who
 
 
 @click.group(invoke_without_command=True)
@@ -43,7 +43,7 @@ def approvals(ctx: click.Context, as_json: bool, url: str, socket: Path | None, 
 @click.argument("response")
 @click.option("--by", default="", help="Who says so; by default the user's name.")
 @click.option("--for", "valid", default="", metavar="DURATION", help="How long the yes counts, like 30m.")
-@click.pass_obj
+@asking_too
 def approve(ask: Asking, episode: str, response: str, by: str, valid: str) -> None:
     """Says yes to the plan that is shown. One that changes afterwards waits again."""
     ask("POST", f"/api/v1/responses/{quote(episode)}/{quote(response)}/approve", {"by": by or who(), "for": valid})
@@ -54,7 +54,7 @@ def approve(ask: Asking, episode: str, response: str, by: str, valid: str) -> No
 @click.argument("episode")
 @click.argument("response")
 @click.option("--by", default="", help="Who says so; by default the user's name.")
-@click.pass_obj
+@asking_too
 def reject(ask: Asking, episode: str, response: str, by: str) -> None:
     """Says no: the response does not act in this episode."""
     ask("POST", f"/api/v1/responses/{quote(episode)}/{quote(response)}/reject", {"by": by or who()})

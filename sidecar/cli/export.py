@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import click
 
 from sidecar import durations
 from sidecar.cli.values import DURATION, pair
+
+# What the API server takes: RFC 1123 labels, and qualified names for labels.
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 @click.command()
@@ -59,6 +65,13 @@ def export(
     from sidecar.yamlfile import Document
 
     object_labels = dict(pair(text, "=", "NAME=VALUE") for text in labels)
+    for option, text, shape in (
+        ("--namespace", namespace, _NAMESPACE),
+        *(("--label", value, _LABEL_VALUE) for value in object_labels.values()),
+        *(("--label", name, _LABEL_NAME) for name in object_labels),
+    ):
+        if text and not shape.fullmatch(text):
+            raise click.BadParameter(f"Kubernetes takes no {text!r}", param_hint=f"'{option}'")
     try:
         sources = files or sorted(shipped_folder().glob("**/*.rules.yaml"))
         documents = [Document.read(path) for path in sources]

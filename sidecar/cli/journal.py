@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sidecar.statedb import StateDB
 
 _DEFAULT = 50  # entries shown, where all is not asked for
+_MOST = 1_000_000  # entries anybody reads at once
 _PAGE = 1000  # entries read at once
 _PAUSE_S = 0.5
 
@@ -27,7 +28,9 @@ _PAUSE_S = 0.5
     "--json", "as_json", is_flag=True, help="One JSON object a line: all that is kept, unless --limit is given."
 )
 @click.option("--why", "alert", metavar="ALERT", help="Explains what was done about an alert, or why nothing was.")
-@click.option("--limit", "-n", type=click.IntRange(0), help=f"The newest so many; {_DEFAULT} where people read them.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(0, _MOST), help=f"The newest so many; {_DEFAULT} where people read them."
+)
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="To find state_dir in.")
 @click.option("--state-dir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where state.db is.")
 def journal(

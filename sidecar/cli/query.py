@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from sidecar.cli.answers import Grid, show
+from sidecar.cli.asking import bearer
 from sidecar.cli.values import DURATION, MOMENT, pair
 
 _STEPS = 120  # of a range, where no step is given
@@ -48,6 +49,8 @@ def query(
     from sidecar.errors import QueryError, SpikewatchError
     from sidecar.history.api import QueryApi
 
+    if _broken(expr):
+        raise click.BadParameter("it is not UTF-8", param_hint="'EXPR'")
     grid = None if start is None and end is None and step is None else _grid(start, end, step)
     if grid is not None and at is not None:
         raise click.UsageError("--time belongs to an instant query, --start, --end and --step to a range")
@@ -72,8 +75,20 @@ def sent_headers(headers: Sequence[str], token_file: Path | None) -> dict[str, s
     """What is sent with each request. Raises click.BadParameter."""
     found = dict(pair(text, ":", "NAME: VALUE") for text in headers)
     if token_file is not None:
-        found["Authorization"] = "Bearer " + token_file.read_text(encoding="utf-8").strip()
+        found["Authorization"] = bearer(token_file)
+    for name, value in found.items():
+        if not (name + value).isascii():
+            raise click.BadParameter(f"{name!r}: a header is ASCII text", param_hint="'--header'")
     return found
+
+
+def _broken(text: str) -> bool:
+    """Whether it came from bytes that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _grid(start: int | None, end: int | None, step: int | None) -> Grid:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from sidecar.cli.asking import Asking, sidecar_options, who
+from sidecar.cli.asking import Asking, asking_too, sidecar_options, who
 
 
 @click.group(invoke_without_command=True)
@@ -20,7 +20,10 @@ def responses(ctx: click.Context, as_json: bool, url: str, socket: Path | None, 
     ctx.obj = Asking(url, socket, token_file)
     if ctx.invoked_subcommand is not None:
         return
-    for one in ctx.obj("GET", "/api/v1/responses")["responses"]:
+    found = ctx.obj("GET", "/api/v1/responses")["responses"]
+    if not found and not as_json:
+        click.echo("this sidecar has no responses: name files of them with `responses:` in its configuration")
+    for one in found:
         if as_json:
             click.echo(json.dumps(one))
             continue
@@ -31,7 +34,7 @@ def responses(ctx: click.Context, as_json: bool, url: str, socket: Path | None, 
 @responses.command()
 @click.argument("response")
 @click.option("--by", default="", help="Who says so; by default the user's name.")
-@click.pass_obj
+@asking_too
 def reset(ask: Asking, response: str, by: str) -> None:
     """Lets a response act again whose experiments did not help."""
     ask("POST", f"/api/v1/responses/{quote(response)}/reset", {"by": by or who()})

@@ -220,8 +220,9 @@ class _Desk:
 
     def pace(self, stretch: int, budget: float) -> None:
         if stretch != self._stretch:
-            text = "collector %s works %d times as seldom as configured (all may use %.2g of a core)"
-            _log.log(logging.WARNING if stretch > self._stretch else logging.INFO, text, self.name, stretch, budget)
+            text = "collector %s works %s (all may use %.2g of a core)"
+            pace = f"{stretch} times as seldom as configured" if stretch > 1 else "as often as configured again"
+            _log.log(logging.WARNING if stretch > self._stretch else logging.INFO, text, self.name, pace, budget)
             self._stretch = stretch
 
     def due(self, now_ms: int) -> bool:

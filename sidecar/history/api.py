@@ -100,6 +100,8 @@ class QueryApi:
             said = " ".join(response.text.split())[:200]
             raise RemoteError(f"{self.url} has no Prometheus API: HTTP {response.status_code} {said}".rstrip())
         if body["status"] == "error":
+            if response.status_code == 404:
+                raise RemoteError(f"{self.url} has no Prometheus API: {body.get('error') or 'HTTP 404'}")
             raise QueryError(str(body.get("error") or body.get("errorType") or "error"), expr)
         return body
 

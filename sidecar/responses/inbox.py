@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from sidecar.errors import ResponseError
 from sidecar.model import Alert, AlertEvent, AlertState, Edge, Labels, labels_of
+from sidecar.wording import plain
 
 SOURCE = "alertmanager"
 LAPSE_MS = 5 * 3_600_000  # Alertmanager's default repeat_interval is four hours
@@ -90,7 +91,7 @@ class Inbox:
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "body"
-            raise ResponseError(f"not a webhook message of Alertmanager: {where}: {first['msg']}") from None
+            raise ResponseError(f"not a webhook message of Alertmanager: {where}: {plain(first)}") from None
         events: list[AlertEvent] = []
         ignored: dict[str, int] = {}
         for told in message.alerts:

@@ -150,7 +150,7 @@ class _Loader:
         muted = self._named(path, raw, "mute_time_intervals")
         self._exprs(path, raw.get("verify"), shape)
         if shape is not None and shape.verify is None and self._changes_something(shape.remediation):
-            self.problems.append(self._document.problem(path, f"responses.{i}.verify: Field required", key=True))
+            self.problems.append(self._document.problem(path, f"responses.{i}.verify: is missing", key=True))
         if shape is None or params is None or any(p.level == "error" for p in self.problems[before:]):
             return None
         return _response(shape, found, params, active, muted)

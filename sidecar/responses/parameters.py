@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from sidecar.alerting.templates import Scope, Template, TemplateParser
 from sidecar.errors import ResponseError, TemplateError
 from sidecar.model import Alert, labels_of
+from sidecar.wording import plain
 
 Place = tuple[str | int, ...]
 
@@ -42,7 +43,7 @@ class Templated:
         except ValidationError as e:
             first = e.errors(include_url=False)[0]
             where, given = ".".join(str(p) for p in first["loc"]) or "with", first["input"]
-            raise ResponseError(f"{where}: {first['msg'].removeprefix('Value error, ')} (it is {given!r})") from None
+            raise ResponseError(f"{where}: {plain(first)} (it is {given!r})") from None
         for place, value in _leaves(params.model_dump()):
             if isinstance(value, float) and not math.isfinite(value):
                 raise ResponseError(f"{_name(place)}: must be a finite number (it is {value!r})")

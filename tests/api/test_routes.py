@@ -287,6 +287,7 @@ def test_the_open_listener_offers_metrics_and_health(serve, path):
 @pytest.mark.parametrize("path", ["/api/v1/alerts", "/api/v1/journal", "/api/v1/experiments", "/-/reload"])
 def test_the_open_listener_offers_nothing_else(serve, path):
     client = serve(routes.metrics_only)
+    assert "the API is on http.listen" in client.get("/api/v1/query").json()["error"]
     assert client.get(path).status_code == 404
     assert client.post(path).status_code == 404
 

@@ -69,6 +69,23 @@ def test_a_file_of_each_kind_that_is_wrong_fails_with_its_place(check, what):
     assert err.startswith("file0.yaml:1:")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("approvals: 3\n", "file0.yaml:1:12: error: approvals: must be a list"),
+        ("prices: 3\n", "file0.yaml:1:9: error: prices: must be a list"),
+        ("groups: [{name: g, rules: [{alert: A, expr: up, labels: 3}]}]\n", "labels must be a mapping, not text"),
+        ("groups: [{name: g, rules: [3]}]\n", "a rule must be a mapping, not text"),
+        ("gpus: -1\nevaluation_interval: 1\nfoo: 1\n", "file0.yaml:1:7: error: gpus: must be at least 1"),
+    ],
+)
+def test_a_wrong_shape_is_told_in_words_of_the_file(check, content, said):
+    code, _, err = check(content)
+    assert code == 1
+    assert said in err
+    assert "Input" not in err
+
+
 def test_findings_of_all_files_come_in_the_order_of_the_files(check):
     code, out, err = check(BAD["caps"][0], GOOD["groups"], BAD["groups"][0], BAD["config"][0])
     assert code == 1

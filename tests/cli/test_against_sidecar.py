@@ -43,6 +43,19 @@ def test_an_expression_it_refuses_is_told(spikewatch, url):
     assert result.stderr.endswith("rate(wait)\n")
 
 
+def test_bytes_that_are_no_text_are_refused_before_anybody_is_asked(spikewatch, url):
+    for command in (("query", "\udcff", "--url", url), ("query", "1", "--url", url, "--header", "X: é")):
+        result = spikewatch(*command)
+        assert result.exit_code == 2
+        assert "Invalid value" in result.stderr
+
+
+def test_an_address_without_the_api_is_told(spikewatch, url):
+    result = spikewatch("query", "1", "--url", f"{url}/elsewhere")
+    assert result.exit_code == 1
+    assert result.stderr == f"spikewatch: {url}/elsewhere has no Prometheus API: there is no /elsewhere/api/v1/query\n"
+
+
 def test_rules_replay_over_what_the_sidecar_remembers(spikewatch, url, tmp_path):
     (tmp_path / "rules.yaml").write_text("""
 groups:

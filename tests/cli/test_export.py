@@ -116,6 +116,16 @@ def test_a_prometheusrule_carries_names_labels_and_what_was_widened(spikewatch, 
     assert [group["name"] for group in made["spec"]["groups"]] == ["first", "second"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--namespace", "A b"), ("--namespace", "-x"), ("--label", "x y=z"), ("--label", "x=a b"), ("--label", "x")],
+)
+def test_what_kubernetes_would_not_take_is_refused(spikewatch, rule_file, option, value):
+    result = spikewatch("export", "prometheusrule", option, value, rule_file)
+    assert result.exit_code == 2
+    assert "Invalid value" in result.stderr
+
+
 def test_overrides_are_in_what_is_exported(spikewatch, rule_file, tmp_path):
     changes = tmp_path / "overrides.yaml"
     burst = "{expr: 'increase(x[20s]) > 9', for: 90s, severity: critical}"

@@ -86,10 +86,10 @@ def test_a_book_that_is_written_and_read_again_is_the_same(tmp_path_factory, lis
     ("content", "place", "said"),
     [
         ("prices:\n" + LINE + LINE, (3, 19), "is there twice"),
-        ("prices:\n- {instance_type: a, usd_per_hour: -1, as_of: 2026-11-01}\n", (2, 36), "greater than or equal to 0"),
+        ("prices:\n- {instance_type: a, usd_per_hour: -1, as_of: 2026-11-01}\n", (2, 36), "must be at least 0"),
         ("prices:\n- {instance_type: a, usd_per_hour: .inf, as_of: 2026-11-01}\n", (2, 36), "finite"),
         ("prices:\n- {instance_type: a, usd_per_hour: 1, as_of: soon}\n", (2, 46), "date"),
-        ("prices:\n- {instance_type: a, usd_per_hour: 1}\n", (2, 3), "required"),
+        ("prices:\n- {instance_type: a, usd_per_hour: 1}\n", (2, 3), "as_of: is missing"),
         ("prices:\n- {instance_type: a, usd_per_hours: 1, as_of: 2026-11-01}\n", (2, 22), "did you mean usd_per_hour"),
         ("prices:\n- {instance_type: a, usd_per_hour: 1, as_of: 2026-11-01, capacity: Spot}\n", (2, 68), "'spot'"),
         ("price: []\n", (1, 1), "did you mean prices"),

@@ -183,7 +183,7 @@ def test_guards_are_read_as_written():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("z: 8", "z: 1", "9:28: error: responses.0.verify.guards.0.z: Input should be greater than or equal to 3"),
+        ("z: 8", "z: 1", "9:28: error: responses.0.verify.guards.0.z: must be at least 3"),
         ("z: 8", "zz: 8", "unknown key 'zz' (did you mean z?)"),
         ("max(norm)", "max(norm", "10:13: error: "),
         ("max(norm)", "norm[5m]", "must give an instant vector"),

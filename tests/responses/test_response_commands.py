@@ -115,14 +115,16 @@ def test_what_waits_is_shown_and_approved_by_somebody(running, spikewatch):
     running.do(running.world.run, 60)
     assert running.do(running.world.decisions) == [("feed", "acted")]
     assert running.do(running.world.kinds, "decision")[0]["by"] == "ada"
-    late = spikewatch("approvals", "--url", running.url, *answer, exits=1)
+    late = spikewatch("approvals", *answer, "--url", running.url, exits=1)
     assert late == "spikewatch: feed is decided already: acted\n"
 
 
 def test_a_no_over_the_unix_socket(running, spikewatch):
     episode = shown(running, spikewatch)
     socket = running.path / "api.sock"
-    assert spikewatch("approvals", "--socket", socket, "reject", episode, "feed", "--by", "ada").startswith("rejected")
+    elsewhere = ("--url", "http://127.0.0.1:1")
+    answer = spikewatch("approvals", *elsewhere, "reject", episode, "feed", "--by", "ada", "--socket", socket)
+    assert answer.startswith("rejected"), "what stands behind the answer counts"
     assert running.do(running.world.decisions) == [("feed", "rejected")]
 
 
@@ -143,6 +145,7 @@ def test_a_sidecar_that_is_not_there_is_said(spikewatch, command, tmp_path):
 
 def test_a_response_that_stopped_is_seen_and_reset(running, spikewatch):
     assert spikewatch("responses", "--url", running.url) == "feed: suggest, set_workers\n"
+    assert "no ineffective" in spikewatch("responses", "reset", "feed", "--url", running.url, exits=1)
     episode = shown(running, spikewatch)
     running.world.speed = lambda workers: 100.0
     spikewatch("approvals", "--url", running.url, "approve", episode, "feed")
@@ -166,9 +169,34 @@ def test_the_kill_switch_goes_on_and_off(running, spikewatch):
     assert "not on" in spikewatch("kill-switch", "off", *at, exits=1)
 
 
-def test_the_kill_switch_goes_on_without_a_sidecar_that_answers(spikewatch, tmp_path):
-    spikewatch("kill-switch", "on", "--state-dir", tmp_path, "--by", "ada")
+def test_the_kill_switch_goes_on_and_off_without_a_sidecar_that_answers(spikewatch, tmp_path):
+    at = ("--state-dir", tmp_path)
+    assert spikewatch("kill-switch", "status", *at) == "the kill switch is off\n"
+    spikewatch("kill-switch", "on", *at, "--by", "ada")
     assert KillSwitch(tmp_path / FILE).on().by == "ada"
+    assert spikewatch("kill-switch", "status", *at, exits=1).endswith("by ada\n")
+    assert spikewatch("kill-switch", "off", *at) == "the kill switch is off\n"
+    assert KillSwitch(tmp_path / FILE).on() is None
+    assert "not on" in spikewatch("kill-switch", "off", *at, exits=1)
+
+
+def test_no_responses_at_all_are_said(running, spikewatch):
+    running.do(running.world.responder.replace, [], None, running.world.now)
+    assert spikewatch("responses", "--url", running.url).startswith("this sidecar has no responses")
+    assert spikewatch("responses", "--url", running.url, "--json") == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"secret\nsecret2", b"secret\xff", "secrét".encode()])
+def test_a_file_without_a_token_is_refused_and_not_shown(running, spikewatch, content):
+    (running.path / "token").write_bytes(content)
+    for command in (("responses", "--url", running.url), ("query", "1", "--url", running.url)):
+        said = spikewatch(*command, "--token-file", running.path / "token", exits=1)
+        assert said == f"spikewatch: {running.path}/token holds no token: it must be one line of ASCII text\n"
+
+
+def test_an_option_before_its_command_is_pointed_behind_it(spikewatch):
+    said = spikewatch("--url", "http://127.0.0.1:1", "responses", exits=2)
+    assert "--url stands behind the command: spikewatch COMMAND --url …" in said
 
 
 # --- journal ----------------------------------------------------------------------------------------------------------

@@ -72,12 +72,12 @@ responses:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("  mode: suggest", "  mode: sugest", "6:9: error: responses.0.mode: Input should be 'observe', 'suggest'"),
+        ("  mode: suggest", "  mode: sugest", "6:9: error: responses.0.mode: must be 'observe', 'suggest'"),
         ("  mode: suggest", "  modes: suggest", "6:3: error: unknown key 'modes' (did you mean mode?)"),
-        ("name: feed-the-trainer", "name: 7", "2:9: error: responses.0.name: Input should be a valid string"),
+        ("name: feed-the-trainer", "name: 7", "2:9: error: responses.0.name: must be text"),
         ("name: feed-the-trainer", "name: feed me", "2:9: error: responses.0.name"),
-        ("goal: increase", "goal: up", "9:11: error: responses.0.verify.goal: Input should be 'increase'"),
-        ("    goal: increase\n", "", "8:5: error: responses.0.verify.goal: Field required"),
+        ("goal: increase", "goal: up", "9:11: error: responses.0.verify.goal: must be 'increase'"),
+        ("    goal: increase\n", "", "8:5: error: responses.0.verify.goal: is missing"),
         ("by: 5%", "by: 0.05", "10:9: error: responses.0.verify.by: write a percentage like 5%"),
         ("by: 5%", "by: x%", "10:9: error: responses.0.verify.by: write a percentage like 5%"),
         ("by: 5%", "by: 0%", "10:9: error: responses.0.verify.by: must be at least 1%"),
@@ -87,12 +87,12 @@ responses:
         ("cooldown: 10m", "cooldown: -1m", "14:34: error: responses.0.limits.cooldown: not a valid duration"),
         ("per_hour: 2", "per_hour: 0", "14:49: error: responses.0.limits.per_hour"),
         ("scope: pod", "scope: planet",
-         "14:19: error: responses.0.limits.scope: Input should be 'pod', 'job' or 'fleet'"),
+         "14:19: error: responses.0.limits.scope: must be 'pod', 'job' or 'fleet'"),
         ("rate(spikewatch", "rat(spikewatch", "8:11: error: "),
         ("[1m]) > 0", "[1m] > 0", "13:16: error: "),
         ("remediation: dataloader_prefetch", "remediation: prefetch",
          "4:16: error: unknown remediation 'prefetch'; there are: dataloader_prefetch"),
-        ("factor: 2", "factor: 100", "5:18: error: responses.0.with.factor: Input should be less than or equal to 8"),
+        ("factor: 2", "factor: 100", "5:18: error: responses.0.with.factor: must be at most 8"),
         ("factor: 2", "factor: 1", "5:18: error: responses.0.with.factor: a factor of 1 changes nothing"),
         ("factor: 2", "speed: 2", "5:10: error: unknown key 'speed'"),
         ("max_workers: 8", "max_workers: 65", "5:52: error: responses.0.with.max_workers"),
@@ -111,7 +111,7 @@ def test_a_mistake_is_refused_with_its_place(old, new, expected):
 def test_what_changes_something_says_how_it_is_judged_and_a_note_need_not():
     entry = "responses: [{name: a, match: [alertname=X], remediation: %s}]"
     (problem,) = problems(entry % "dataloader_prefetch")
-    assert problem == "responses.yaml:1:13: error: responses.0.verify: Field required"
+    assert problem == "responses.yaml:1:13: error: responses.0.verify: is missing"
     document = Document("responses.yaml", entry % "annotate_only, with: {note: ask ada}")
     (note,) = load_responses(document, {"annotate_only": AnnotateOnly()}).responses
     assert (note.params.note, note.verify.abort_if, note.verify.guards) == ("ask ada", (), ())

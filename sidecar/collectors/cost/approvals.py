@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from sidecar.errors import ConfigError, Problem
+from sidecar.errors import ConfigError
 from sidecar.model import Sample, labels_of
 from sidecar.yamlfile import Document
 
@@ -98,9 +98,4 @@ class Approved:
 
 def load_approvals(path: Path) -> Approvals:
     """Raises ConfigError with every problem and its place."""
-    document = Document.read(path)
-    try:
-        return Approvals(_File.model_validate({} if document.value is None else document.value).approvals)
-    except ValidationError as e:
-        problems: list[Problem] = [document.problem(error["loc"], error["msg"]) for error in e.errors()]
-        raise ConfigError(problems) from None
+    return Approvals(Document.read(path).validate(_File).approvals)

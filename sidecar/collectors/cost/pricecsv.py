@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from sidecar.collectors.cost.pricebook import Price
 from sidecar.errors import ConfigError, Problem
+from sidecar.wording import plain
 
 NEEDED = ("instance_type", "usd_per_hour")
 KNOWN = tuple(Price.model_fields)
@@ -89,7 +90,7 @@ class _File:
             columns = {name: field.column for name, field in zip(header, fields, strict=True)}
             for item in e.errors(include_url=False):
                 name = str(item["loc"][0]) if item["loc"] else ""
-                self._complain(number, columns.get(name, 1), f"{name}: {item['msg']}")
+                self._complain(number, columns.get(name, 1), f"{name}: {plain(item)}")
             return None
 
     def _fields(self, number: int, line: str) -> list[_Field] | None:
