@@ -321,6 +321,21 @@ def test_what_opencost_reckons_is_not_added_to_a_bill_that_has_it_already(export
     assert ("cost_cpu_utilization_ratio",) in found
 
 
+def test_budgets_are_judged_to_the_end_of_the_month_where_opencost_is_the_bill():
+    last = TODAY + timedelta(days=12)  # 2 December: the 30th is judged
+
+    def answer(request):
+        days = int(request.url.params["window"].removesuffix("d"))
+        return httpx.Response(200, json={"data": [{"a": allocation(last - timedelta(days=n))} for n in range(days)]})
+
+    one = collector(
+        opencost="http://o", transport=httpx.MockTransport(answer), budgets=[{"name": "team", "amount": 5000}]
+    )
+    found = values(one.sample(int(last.timestamp() * 1000)))
+    assert found["cost_month_to_date", "all", "current"] > 0
+    assert found["budget_elapsed_ratio", "team"] == 1
+
+
 def test_a_bill_that_cannot_be_read_is_not_replaced_by_what_opencost_reckons(tmp_path):
     one = collector(focus=[str(tmp_path / "none.csv")], opencost="http://opencost", transport=opencost())
     found = values(one.sample(NOW))

@@ -182,7 +182,8 @@ class CostCollector:
 
         s = self._settings
         with httpx.Client(base_url=s.opencost, timeout=60, transport=self._transport, trust_env=False) as client:
-            reader = OpenCost(client, currency=s.currency)
+            # Two weeks and the open days; where it stands for the bill, a whole month for its budgets.
+            reader = OpenCost(client, window="21d" if self._billed() else "35d", currency=s.currency)
             yield from reader.rows()
             reading.efficiency.update(reader.efficiency)
             reading.pod_days.update(reader.days)
