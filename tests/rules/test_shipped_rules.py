@@ -141,7 +141,9 @@ def test_alerts_show_what_their_own_signal_costs_wherever_that_is_reckoned():
     shown = {}
     for rule in rules:
         if rule.is_alert and (text := dict(rule.annotation_texts).get("waste_usd_per_hour")):
-            (asked,) = re.findall(r"spikewatch:waste_usd_per_hour\{signal='(\w+)'\}", text)
+            (asked,) = re.findall(
+                r"spikewatch:waste_usd_per_hour\{signal='(\w+)',instance='%s'\}\" \$labels\.instance", text
+            )
             assert asked == dict(rule.label_texts)["signal"], rule.name
             shown.setdefault(asked, []).append(rule.name)
     assert set(shown) == reckoned
