@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.alerting.loader import load_rules
+from sidecar.alerting.rules import Rule
 from sidecar.app import records
 from sidecar.app.files import shipped_folder
 from sidecar.app.rulepack import read_pack, shipped_files
@@ -96,11 +97,14 @@ def signals() -> str:
         "*Checked* says what the source was: `device` the real thing (kernel, files, processes, training runs with",
         "PyTorch on the CPU), `recorded` answers of a real one, `fake` a stand-in of the tests. *Fires after* are",
         "seconds from the cause to firing. A `for` of more than a minute was not waited out: `3 s + 5m` is what was",
-        "measured until the condition held, and the `for` that ships.",
+        "measured until the condition held, and the `for` that ships. Plans that wait for an approval got it where the",
+        "trial can be judged without a GPU: `acted`, and a verdict; the others are left waiting.",
         "",
         "| signal | alert | at | source | checked | cause | fires after | answered by | decision | verdict |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    order = {rule.name: place for place, rule in enumerate(_layer_alerts())}
+    rows.sort(key=lambda row: order.get(row["alert"], len(order)))
     for slug in shipped_signals():
         own = [row for row in rows if row["signal"] == slug]
         lines += [_provoked(row) for row in own] or [f"| `{slug}` | | | not provoked | | | | | | |"]
@@ -131,9 +135,12 @@ def _healthy() -> list[str]:
 
 def shipped_signals() -> list[str]:
     """The slugs of the shipped rules, those of `extra/` left out, in the order of layers and rules."""
+    return list(dict.fromkeys(dict(rule.label_texts)["signal"] for rule in _layer_alerts()))
+
+
+def _layer_alerts() -> list[Rule]:
     paths = [shipped_folder() / f"{layer}.rules.yaml" for layer in LAYERS]
-    found = [dict(r.label_texts)["signal"] for g in load_rules(paths).groups for r in g.rules if r.is_alert]
-    return list(dict.fromkeys(found))
+    return [rule for group in load_rules(paths).groups for rule in group.rules if rule.is_alert]
 
 
 def _provoked(row: dict[str, Any]) -> str:

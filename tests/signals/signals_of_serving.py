@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 
 from signals_rows import Row, Source, fired, pod_on, quiet
-from signals_stage import Stage
+from signals_stage import Pod, Stage
 
 SOURCE = Source("serving worker, a process of its own", "device")
 
 
-def cold_start(stage: Stage, kit: object) -> Sequence[Row]:
+def cold_start(stage: Stage, kit: object, pod: Pod | None = None) -> Sequence[Row]:
     """A worker that takes longer than it may until it has served its first request."""
-    pod, lever = pod_on(stage), stage.lever()
+    pod, lever = pod or pod_on(stage), stage.lever()
     lever.pull(1)
     since = time.time()
     stage.run("signals_worker.py", pod.socket, 1.2, lever.file)

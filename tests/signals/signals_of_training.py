@@ -87,11 +87,16 @@ TIMED_OUT = (
 """As PyTorch 2.5 prints it."""
 
 
-def timed_out(stage: Stage, kit: object) -> Sequence[Row]:
+def reading(stage: Stage) -> dict[str, dict[str, object]]:
+    """The collector that follows the trainer's log."""
+    return {"nccl": {"logs": [str(stage.folder / "trainer.log")], "discover": False}}
+
+
+def timed_out(stage: Stage, kit: object, pod: Pod | None = None) -> Sequence[Row]:
     """A collective that runs into the watchdog's limit, by the trainer's log."""
     log = stage.folder / "trainer.log"
     log.write_text("starting\n")
-    pod = pod_on(stage, collectors={"nccl": {"logs": [str(log)], "discover": False}})
+    pod = pod or pod_on(stage, collectors=reading(stage))
     pod.until_true('spikewatch_nccl_watchdog_timeouts_total{op="AllReduce"} == 0')
     time.sleep(1)
     quiet(pod, "CollectiveTimedOut")

@@ -9,23 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from signals_of_serving import cold_start
-from signals_of_training import timed_out
-from signals_rows import LONGEST_FOR_MS, shipped, shortened
+from signals_of_training import reading, timed_out
+from signals_rows import LONGEST_FOR_MS, pod_on, shipped, shortened
 from signals_stage import Stage
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def play(story):
-    with Stage() as stage:
-        return story(stage, None)
-
-
 @pytest.fixture(scope="module")
 def rows():
-    """Both stories, told at the same time: most of each is waiting."""
-    with ThreadPoolExecutor(2) as pool:
-        return {row.alert: row for told in pool.map(play, (cold_start, timed_out)) for row in told}
+    """Both stories under one sidecar, told at the same time: most of each is waiting."""
+    with Stage() as stage, ThreadPoolExecutor(2) as pool:
+        pod = pod_on(stage, collectors=reading(stage))
+        told = pool.map(lambda story: story(stage, None, pod), (cold_start, timed_out))
+        return {row.alert: row for rows in told for row in rows}
 
 
 @pytest.mark.parametrize(
