@@ -7,18 +7,21 @@ SHELL := /bin/bash
 
 setup: .venv/.dev
 
+# setuptools warns of editable installations, at length; this one is meant to be one.
+INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
+
 # The development environment: everything that test, check and bench need. An old pip resolves for minutes.
 .venv/.dev: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --editable '.[dev]'
 	touch $@ .venv/.demo
 
 # The demo needs less: the sidecar and torch.
 .venv/.demo: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	$(INSTALL) --upgrade pip
+	$(INSTALL) --editable '.[demo]'
 	touch $@
 
 demo: .venv/.demo

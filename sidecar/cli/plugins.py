@@ -94,7 +94,9 @@ def new(name: str, into: Path) -> None:
         sys.exit(1)
     click.echo(f"{folder}: {name}.py, test_{name}.py, pyproject.toml")
     click.echo(f"Try it:  python -m pytest {folder}")
-    click.echo(f"Use it:  pip install {folder}, and in spikewatch.yaml  plugins: {{allow: [{name}]}}")
+    # With a separator in it pip takes it for a folder, else for a package of the index with that name.
+    here = folder if folder.is_absolute() else f"./{folder}"
+    click.echo(f"Use it:  pip install {here}, and in spikewatch.yaml  plugins: {{allow: [{name}]}}")
 
 
 def _registry(config: Path | None) -> Registry:

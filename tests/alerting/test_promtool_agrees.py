@@ -13,7 +13,7 @@ from sidecar.alerting.unittests import run_file
 peers = os.environ.get("SPIKEWATCH_PEERS")
 pytestmark = [
     pytest.mark.peers,
-    pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool (tools/get-peers.sh)"),
+    pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool in its bin/"),
 ]
 
 MINUTES = 12

@@ -15,7 +15,7 @@ peers = os.environ.get("SPIKEWATCH_PEERS")
 corpus = os.environ.get("SPIKEWATCH_CORPUS")
 needs_peers = [
     pytest.mark.peers,
-    pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool (tools/get-peers.sh)"),
+    pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool in its bin/"),
 ]
 needs_corpus = [
     pytest.mark.corpus,

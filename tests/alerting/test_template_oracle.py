@@ -16,7 +16,7 @@ peers = os.environ.get("SPIKEWATCH_PEERS")
 corpus = os.environ.get("SPIKEWATCH_CORPUS")
 pytestmark = [
     pytest.mark.peers,
-    pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool (tools/get-peers.sh)"),
+    pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool in its bin/"),
 ]
 
 VALUES = """0 1 -1 0.5 12345.678 1e6 1e20 1e21 1e-7 0.0001 -0.00123 100000 999999 999999.5 123456789.123 NaN Inf -Inf

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from sidecar.cli.demo import demo
 from sidecar.cli.demo.command import summary
 from sidecar.cli.demo.launch import Options
 from sidecar.cli.demo.orchestrate import Result
@@ -95,3 +97,18 @@ def test_everything_that_differs_is_listed_and_what_was_not_measured_is_said(con
     assert "verdict 'none', expected 'helped'" in shown
     assert "not measured" in shown
     assert "It ended as it should." not in shown
+
+
+@pytest.mark.parametrize(("load", "said"), [(30.0, True), (3.0, False)])
+def test_other_work_on_the_machine_is_named_as_what_may_have_spoilt_it(console, tmp_path, monkeypatch, load, said):
+    monkeypatch.setattr("sidecar.cli.demo.command.os.getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("sidecar.cli.demo.command.os.sched_getaffinity", lambda pid: {0, 1})
+    summary(console, ended(["verdict 'none', expected 'helped'"], verdict="")(tmp_path), Options())
+    assert ("load 30 on 2 cores" in console.file.getvalue()) is said
+
+
+@pytest.mark.parametrize("option", ["--json", "--picture"])
+def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_start(tmp_path, option):
+    result = CliRunner().invoke(demo, [option, str(tmp_path / "none" / "file")])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': there is no folder {tmp_path / 'none'}" in result.output

@@ -62,5 +62,9 @@ def demo(
     from sidecar.cli.demo.command import play
     from sidecar.cli.demo.launch import Options
 
+    for option, file in (("--json", json_file), ("--picture", picture)):
+        if file is not None and not file.absolute().parent.is_dir():
+            # Now, not after four minutes.
+            raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=f"'{option}'")
     options = Options(nproc, gpu_usd_per_hour, alertmanager.rstrip("/"), seed)
     sys.exit(play(scenario, options, json_file=json_file, picture=picture, keep=keep, plain=plain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import tempfile
 from pathlib import Path
@@ -36,6 +37,8 @@ def play(
     """The exit code: 0 ended as it should, 1 did not, 130 interrupted. Leaves no process behind in any case."""
     console = console or Console()
     timeline = _timeline(console, SCENARIOS[name], plain)
+    if picture is not None and not isinstance(timeline, LiveTimeline):
+        console.print("no picture will be saved: this is no terminal, or --plain", highlight=False)
     result = _played(Demo, name, options, pace or Pace(), timeline, console, keep)
     if not isinstance(result, Result):
         return result
@@ -137,8 +140,20 @@ def summary(console: Console, result: Result, options: Options) -> None:
         console.print("It did not end as it should:", style="bold red")
         for line in result.differences:
             console.print(f"  {line}", style="red", markup=False, highlight=False)
+        if hint := _busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
+            console.print(hint, highlight=False, soft_wrap=True)
     else:
         console.print("It ended as it should.", style="bold green")
+
+
+def _busy(load: float, cores: int) -> str:
+    """Why it may have differed: the demo's own processes make a load of some two to four."""
+    if load <= 2 * cores + 2:
+        return ""
+    return (
+        f"This machine is busy with other work (load {load:.0f} on {cores} cores), which slows the training like the"
+        " trouble does: try again when it is quiet."
+    )
 
 
 def ending(console: Console, result: Result) -> None:
