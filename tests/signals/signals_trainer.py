@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from signals_lever import Lever
+from signals_lever import Lever, end_with_parent
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -224,6 +224,7 @@ KINDS: dict[str, Callable[..., None]] = {
 
 def main() -> None:
     """Trains until it is killed."""
+    end_with_parent()
     kind, socket, file, *rest = sys.argv[1:]
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -7,10 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from signals_lever import Lever
+from signals_lever import Lever, end_with_parent
 
 import spikewatch
 
+end_with_parent()
 socket, startup, file = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
 lever = Lever(file)
 worker = spikewatch.worker("tokenizer", socket=socket)
