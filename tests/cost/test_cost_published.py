@@ -92,21 +92,31 @@ def test_an_account_that_refuses_all_is_a_failure():
 
 
 def test_an_idle_pod_is_told_by_opencost():
-    def allocation(day, used):
+    def allocation(day, used, **more):
         window = {
             "start": day.strftime("%Y-%m-%dT00:00:00Z"),
             "end": (day + timedelta(days=1)).strftime("%Y-%m-%dT00:00:00Z"),
         }
         use = {"cpuCoreUsageAverage": used, "cpuCoreRequestAverage": 4.0, "networkTransferBytes": 1e8 * used}
-        return {"window": window, "minutes": 1440.0, "cpuCost": 24.0} | use
+        return {"window": window, "minutes": 1440.0, "cpuCost": 24.0} | use | more
 
     days = [TODAY - timedelta(days=n) for n in range(20, 0, -1)]
-    steps = [{"train/idle": allocation(day, 0.01), "train/busy": allocation(day, 2.0)} for day in days]
+    steps = [
+        {
+            "train/idle": allocation(day, 0.01),
+            "train/busy": allocation(day, 2.0),
+            "train/gpu": allocation(day, 0.01, gpuUsageAverage=0.9),
+            "__idle__": allocation(day, 0.01),
+            "train/__unmounted__": allocation(day, 0.01),
+        }
+        for day in days
+    ]
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json={"data": steps}))
     found = values(collector(opencost="http://opencost", transport=transport).sample(NOW))
     assert {k: v for k, v in found.items() if k[0] == "cost_idle_days"} == {
         ("cost_idle_days", "train/idle"): 7,
         ("cost_idle_days", "train/busy"): 0,
+        ("cost_idle_days", "train/gpu"): 0,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -15,6 +16,8 @@ from sidecar.errors import CollectError
 if TYPE_CHECKING:
     import httpx
 
+_NOBODYS = re.compile(r"(^|/)__\w+__(/|$)")
+"""Allocations that are no pod: `__idle__`, `__unmounted__`, `__unallocated__`."""
 _COSTS = (("cpuCost", Category.VCPU), ("gpuCost", Category.GPU), ("pvCost", Category.STORAGE))
 
 
@@ -80,9 +83,12 @@ class OpenCost:
         self.efficiency[day] = Efficiency(before.used + used, before.requested + requested)
 
     def _remember(self, name: str, start: datetime, given: Mapping[str, Any], hours: float) -> None:
+        if _NOBODYS.search(name):
+            return
         used, requested = (_number(given, f"cpuCore{what}Average") for what in ("Usage", "Request"))
         moved = sum(_number(given, f"network{what}Bytes") for what in ("Transfer", "Receive"))
-        day = PodDay(hours, used / requested if requested > 0 else None, moved)
+        gpu = _number(given, "gpuUsageAverage")  # 0 also where nobody measures it
+        day = PodDay(hours, max(used / requested, gpu) if requested > 0 else None, moved)
         self.days.setdefault(name, {})[start.astimezone(UTC).date()] = day
 
 

@@ -136,7 +136,9 @@ def _idle(client: object, names: Sequence[str], today: date, bounds: Bounds) -> 
 
 @dataclass(frozen=True, slots=True)
 class PodDay:
-    """A pod on a day: hours it ran, CPU used over requested (None: nothing requested), bytes over the network."""
+    """A pod on a day: hours it ran, CPU used over requested or GPUs where these are busier (None: no CPU is requested),
+    bytes over the network.
+    """
 
     hours: float
     cpu: float | None
