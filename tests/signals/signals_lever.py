@@ -36,7 +36,7 @@ class Lever:
 
 
 def end_with_parent() -> None:
-    """From now on the process ends when whoever started it is gone: a test that was killed leaves no training behind."""
+    """The process ends when whoever started it is gone: a test that was killed leaves no training behind."""
     parent = os.getppid()
 
     def watch() -> None:
