@@ -40,6 +40,16 @@ def peer():
 
 
 @pytest.fixture(scope="session")
+def forked(tmp_path_factory):
+    """Starts Python processes that have imported torch already: see `forked.Forked.start`."""
+    from forked import Forked
+
+    made = Forked(tmp_path_factory.mktemp("forked"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
 def record_proof():
     """Writes what a long proof found to docs/proof/NAME.json, with the commit it ran on and the date."""
     root = Path(__file__).parent.parent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 import subprocess
 import sys
@@ -36,29 +35,31 @@ def store(tmp_path_factory):
 
 
 def command(store, output, *arguments):
-    script = [str(training_script()), "--url", store, "--output", str(output), "--width", "8", *arguments]
-    return [sys.executable, "-W", "ignore", *script]
+    return [str(training_script()), "--url", store, "--output", str(output), "--width", "8", *arguments]
 
 
-def train(store, output, *arguments, environment=None):
+def train(forked, store, output, *arguments, environment=None):
     """Runs the script to its end; its log."""
-    environment = {**os.environ, "SPIKEWATCH_DISABLE": "1", **(environment or {})}
-    done = subprocess.run(
-        command(store, output, *arguments), env=environment, timeout=50, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    process = forked.start(*command(store, output, *arguments), env={"SPIKEWATCH_DISABLE": "1", **(environment or {})})
+    try:
+        _, errors = process.communicate(timeout=50)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
     log = TrainingLog(output)
     log.poll()
     return log
 
 
-def test_it_uses_every_sample_once_in_the_sampler_s_order_and_trains_the_same_with_and_without_us(store, tmp_path):
+def test_it_uses_every_sample_once_in_the_sampler_s_order_and_trains_the_same_with_and_without_us(
+    forked, store, tmp_path
+):
     """Twenty steps, eight to the epoch: with workers and attached, though no sidecar answers; and with neither."""
     attached = {"SPIKEWATCH_DISABLE": "0", "SPIKEWATCH_SOCKET": str(tmp_path / "none.sock")}
     trained = []
     for workers, environment in (("2", attached), ("0", {})):
         output = tmp_path / workers
-        log = train(store, output, "--steps", "20", "--workers", workers, environment=environment)
+        log = train(forked, store, output, "--steps", "20", "--workers", workers, environment=environment)
         (rank,) = log.ranks.values()
         assert rank.ended
         assert [step.number for step in rank.steps] == list(range(1, 21))
@@ -71,9 +72,9 @@ def test_it_uses_every_sample_once_in_the_sampler_s_order_and_trains_the_same_wi
     assert trained[0] == trained[1]
 
 
-def test_told_to_end_it_finishes_the_step_and_closes_its_log(store, tmp_path):
+def test_told_to_end_it_finishes_the_step_and_closes_its_log(forked, store, tmp_path):
     """SIGTERM is how a pod is stopped."""
-    process = subprocess.Popen(command(store, tmp_path), env={**os.environ, "SPIKEWATCH_DISABLE": "1"})
+    process = forked.start(*command(store, tmp_path), env={"SPIKEWATCH_DISABLE": "1"})
     log = TrainingLog(tmp_path)
     deadline = time.monotonic() + 40
     try:
@@ -86,7 +87,6 @@ def test_told_to_end_it_finishes_the_step_and_closes_its_log(store, tmp_path):
         assert process.wait(20) == 0
     finally:
         process.kill()
-        process.wait(10)
     log.poll()
     assert log.ranks[0].ended
     assert log.accounting().lost == 0
@@ -94,7 +94,8 @@ def test_told_to_end_it_finishes_the_step_and_closes_its_log(store, tmp_path):
 
 def test_a_store_that_is_not_there_is_an_error_that_names_it(tmp_path):
     """Not a hang."""
-    done = subprocess.run(command("http://127.0.0.1:9", tmp_path), capture_output=True, text=True, timeout=50)
+    script = [sys.executable, "-W", "ignore", *command("http://127.0.0.1:9", tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=50)
     assert done.returncode != 0
     assert "Connection refused" in done.stderr
 

@@ -1,10 +1,7 @@
 """Ranks that agree on other batches change at the same step, keep every sample, and end as if written by hand."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,23 +9,17 @@ import pytest
 pytestmark = pytest.mark.torch
 
 RANK = Path(__file__).with_name("rank_that_accumulates.py")
-ROOT = Path(__file__).parents[2]
 
 
-def train(tmp_path, world, seconds, **settings):
+def train(forked, tmp_path, world, seconds, **settings):
     """What each rank saw."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    shared |= {"SPIKEWATCH_SOCKET": str(tmp_path / "nobody"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(RANK), json.dumps({"out": str(tmp_path), "seed": 1, **settings})]
+    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared |= {"SPIKEWATCH_SOCKET": str(tmp_path / "nobody")}
+    command = [str(RANK), json.dumps({"out": str(tmp_path), "seed": 1, **settings})]
     ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **shared, "RANK": str(number), "LOCAL_RANK": str(number)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        forked.start(*command, env={**shared, "RANK": str(number), "LOCAL_RANK": str(number)})
         for number in range(world)
     ]
     try:
@@ -36,8 +27,6 @@ def train(tmp_path, world, seconds, **settings):
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
-            rank.stderr.close()
     assert [rank.returncode for rank in ranks] == [0] * world, said
     return [json.loads((tmp_path / f"rank{number}.json").read_text()) for number in range(world)]
 
@@ -58,18 +47,18 @@ def verify(seen, changes):
 
 
 @pytest.mark.timeout(200)
-def test_two_ranks_change_the_size_of_batches_together_while_each_changes_its_workers(tmp_path):
-    verify(train(tmp_path, 2, 180, changes=4, most=200), 4)
+def test_two_ranks_change_the_size_of_batches_together_while_each_changes_its_workers(tmp_path, forked):
+    verify(train(forked, tmp_path, 2, 180, changes=4, most=200), 4)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(3000)
-def test_two_hundred_changes_of_the_size_of_batches_on_two_and_on_four_ranks(tmp_path, record_proof):
+def test_two_hundred_changes_of_the_size_of_batches_on_two_and_on_four_ranks(tmp_path, forked, record_proof):
     found = {}
     for world in (2, 4):
         folder = tmp_path / str(world)
         folder.mkdir()
-        seen = train(folder, world, 1400, changes=200, most=20_000)
+        seen = train(forked, folder, world, 1400, changes=200, most=20_000)
         found[f"{world} ranks"] = {
             "changes": len(seen[0]["ends"]),
             "kept": seen[0]["ends"].count("kept"),

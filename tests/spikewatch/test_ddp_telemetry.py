@@ -1,15 +1,9 @@
 """What DistributedDataParallel measures of itself, over real gloo ranks in processes of their own."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-import spikewatch
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -54,28 +48,17 @@ def train(attached, views, lag):
         model(torch.randn(8, 64)).pow(2).mean().backward()
     return {**found, "after": model._get_ddp_logging_data()["iteration"]}
 
-print(json.dumps([train(True, True, 0.002), train(False, True, 0), train(True, False, 0)]))
+print(json.dumps([train(True, True, 0.02), train(False, True, 0), train(True, False, 0)]))
 torch.distributed.destroy_process_group()
 """
 
 
-def ranks(world=2):
+def ranks(forked, world=2):
     """What the ranks found, by kind of run."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    root = str(Path(spikewatch.__file__).parents[1])
-    base = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "PYTHONPATH": root}
-    base |= {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", RANK],
-            env={**base, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    base = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    started = [forked.start("-c", RANK, env={**base, "RANK": str(rank)}) for rank in range(world)]
     found = []
     try:
         for process in started:
@@ -85,15 +68,12 @@ def ranks(world=2):
     finally:
         for process in started:
             process.kill()
-            process.wait()
-            process.stdout.close()
-            process.stderr.close()
     return dict(zip(("watched", "plain", "without views"), zip(*found, strict=True), strict=True))
 
 
 @pytest.fixture(scope="module")
-def runs():
-    return ranks()
+def runs(forked):
+    return ranks(forked)
 
 
 @pytest.fixture

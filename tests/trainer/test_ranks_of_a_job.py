@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -98,37 +97,20 @@ asyncio.run(main())
 
 
 @contextlib.contextmanager
-def job(path, *args):
+def job(forked, path, *args):
     """Two ranks of TRAINER; gives the processes, and ends them in any case."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SPIKEWATCH_SOCKET": str(path)}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", TRAINER, *args],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "SPIKEWATCH_SOCKET": str(path),
-                "OMP_NUM_THREADS": "1",
-            },
-        )
+        forked.start("-c", TRAINER, *args, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(2)
     ]
     try:
         yield ranks
     finally:
         for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-            rank.wait()
-            rank.stdout.close()
+            rank.kill()
 
 
 async def watch_change_and_confirm(path, sink, soon):
@@ -177,10 +159,10 @@ async def look_again(path, sink, soon):
         sidecar.close()
 
 
-def test_two_ranks_are_changed_as_one_survive_their_sidecar_and_end_as_without_us(tmp_path, sink, soon):
+def test_two_ranks_are_changed_as_one_survive_their_sidecar_and_end_as_without_us(tmp_path, forked, sink, soon):
     """Weights, random state and order of samples of either rank are those of an untouched run of as many steps."""
     path, enough = tmp_path / "run" / "s", tmp_path / "enough"
-    with job(path, str(enough)) as ranks:
+    with job(forked, path, str(enough)) as ranks:
         asyncio.run(watch_change_and_confirm(path, sink, soon))
         change_and_be_killed(path)
         asyncio.run(look_again(path, sink, soon))
