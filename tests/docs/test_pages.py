@@ -120,3 +120,12 @@ def test_every_end_of_an_experiment_and_every_word_of_its_engine_for_a_verdict_i
     found = set(re.findall(r'(?:_concluded\(x, (?:seen\.broken or )?|broken=|return )"([a-z_]+)"', "\n".join(sources)))
     assert found
     assert found <= named
+
+
+def test_the_front_page_says_what_each_folder_is_for():
+    rooms = re.findall(r"^(  )?(\w+)/ +\S", (ROOT / "README.md").read_text(), re.M)
+    inner = {p.parent.name for p in (ROOT / "sidecar").glob("*/__init__.py")}
+    assert {name for indent, name in rooms if indent} == inner
+    outer = {name for indent, name in rooms if not indent}
+    assert {"rules", "docs", "tests"} < outer
+    assert outer - {"rules", "docs", "tests"} == {p.parent.name for p in ROOT.glob("*/__init__.py")} - {"rules", "docs"}
