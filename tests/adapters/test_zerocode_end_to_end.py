@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import sys
 
 import pytest
@@ -72,11 +73,23 @@ class Newest:
         return self.values.get(handle.block, 0.0) if handle else 0.0
 
 
-async def run_script(tmp_path, environ, *, sidecar):
+def run_plain(forked, tmp_path, environ):
     script, go = tmp_path / "train.py", tmp_path / "go"
     script.write_text(SCRIPT)
-    if not sidecar:
-        go.touch()
+    go.touch()
+    process = forked.start(str(script), str(go), env={**dict.fromkeys(os.environ), **environ})
+    try:
+        out, err = process.communicate(timeout=150)
+    finally:
+        process.kill()
+    go.unlink()
+    assert (process.returncode, err) == (0, "")
+    return json.loads(out)
+
+
+async def run_watched(tmp_path, environ):
+    script, go = tmp_path / "train.py", tmp_path / "go"
+    script.write_text(SCRIPT)
     sink = Newest()
     channel = Listening(tmp_path / "run" / "trainer.sock", sink, FakeClock(1_000_000))
     channel.start()
@@ -89,11 +102,9 @@ async def run_script(tmp_path, environ, *, sidecar):
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    told = {}
     try:
         async with asyncio.timeout(150):
-            if sidecar:
-                told = await change_it(channel, sink, process, go)
+            told = await change_it(channel, sink, process, go)
             out, err = await process.communicate()
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -131,10 +142,12 @@ async def change_it(channel, sink, process, go):
     return told
 
 
-def test_a_script_that_knows_nothing_of_us_is_measured_and_changed_and_trains_the_same(tmp_path, clean_environment):
-    plain, _ = asyncio.run(run_script(tmp_path, clean_environment, sidecar=False))
-    (tmp_path / "go").unlink()
-    watched, told = asyncio.run(run_script(tmp_path, environment(clean_environment), sidecar=True))
+def test_a_script_that_knows_nothing_of_us_is_measured_and_changed_and_trains_the_same(
+    forked, tmp_path, clean_environment
+):
+    alike = {**clean_environment, "OMP_NUM_THREADS": "1"}
+    plain = run_plain(forked, tmp_path, alike)
+    watched, told = asyncio.run(run_watched(tmp_path, environment(alike)))
     assert told["steps"] == 41
     assert told["samples"] == 164
     assert told["wait"] > 0

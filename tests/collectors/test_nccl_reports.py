@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -18,8 +16,7 @@ from sidecar.collectors.nccl.dumps import Dumps
 
 # A job of one rank: PyTorch itself writes the dump; the backend is gloo, for want of a GPU.
 RECORD = """
-import os, sys
-os.environ["TORCH_FR_BUFFER_SIZE"] = "10"
+import sys
 import torch, torch.distributed as dist, torch._C._distributed_c10d as c10d
 store = dist.FileStore(sys.argv[1] + ".store", 1)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -32,14 +29,18 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def recorded(forked, tmp_path_factory):
     """Two real dumps of the same job: a pickle and a JSON."""
     pytest.importorskip("torch")
     file = tmp_path_factory.mktemp("recorder") / "dump"
-    done = subprocess.run([sys.executable, "-c", RECORD, str(file)], capture_output=True, text=True, timeout=120)
-    if "AttributeError" in done.stderr:
+    done = forked.start("-c", RECORD, str(file), env={"TORCH_FR_BUFFER_SIZE": "10"})
+    try:
+        _, errors = done.communicate(timeout=120)
+    finally:
+        done.kill()
+    if "AttributeError" in errors:
         pytest.skip("this PyTorch records nothing on the CPU")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, errors
     return file.with_suffix(".pickle").read_bytes(), file.with_suffix(".json").read_bytes()
 
 

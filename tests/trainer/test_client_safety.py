@@ -105,12 +105,20 @@ if __name__ == "__main__":
 @pytest.mark.torch
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_a_loaders_workers_hold_nothing_of_the_client_however_they_are_started(context, tmp_path):
+def test_a_loaders_workers_hold_nothing_of_the_client_however_they_are_started(context, forked, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(WORKERS.format(root=str(ROOT), tests=str(Path(__file__).parent), context=context))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=140, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() == str([10] * 8)
+    if context == "fork":
+        process = forked.start(str(script), env={})
+        try:
+            code, (out, errors) = process.wait(timeout=140), process.communicate(timeout=1)
+        finally:
+            process.kill()
+    else:
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=140, check=False)
+        code, out, errors = done.returncode, done.stdout, done.stderr
+    assert (code, errors) == (0, "")
+    assert out.strip() == str([10] * 8)
 
 
 @pytest.mark.torch
