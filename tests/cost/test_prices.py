@@ -304,6 +304,33 @@ def test_a_refresh_makes_the_book_changes_it_and_leaves_other_prices_and_comment
     assert prices.file.read_text().startswith("# ours\n")
 
 
+def test_comments_stay_with_the_price_they_are_about(prices, tmp_path):
+    csv = tmp_path / "negotiated.csv"
+    csv.write_text("instance_type,usd_per_hour\nm,2\n")
+    book = (
+        "# top\nprices:\n# contract 4711\n- {instance_type: m, usd_per_hour: 1, as_of: 2026-11-01}  # ask Ann\n"
+        "- instance_type: a\n  usd_per_hour: 3\n  as_of: 2026-11-01 # block\n  # below\n"
+        "- {instance_type: b, usd_per_hour: 1,\n   as_of: 2026-11-01, source: 'no # comment'}\n# end\n"
+    )
+    assert prices("refresh", "--from", csv, book=book).exit_code == 0
+    once = prices.file.read_text()
+    lines = once.splitlines()
+    assert [line if line.startswith("#") else line[2:20] for line in lines if line != "prices:"] == [
+        "# top", "{instance_type: a,", "# below", "{instance_type: b,", "# contract 4711", "{instance_type: m,", "# end"
+    ]  # fmt: skip
+    assert [line.partition("}")[2] for line in lines if line.startswith("- ")] == ["  # block", "", "  # ask Ann"]
+    prices("refresh", "--from", csv)
+    assert prices.file.read_text() == once
+
+
+@pytest.mark.parametrize("book", ["# only\n", "prices: []\n# only\n"])
+def test_comments_of_an_empty_book_stay(prices, tmp_path, book):
+    csv = tmp_path / "negotiated.csv"
+    csv.write_text("instance_type,usd_per_hour\nm,2\n")
+    assert prices("refresh", "--from", csv, book=book).exit_code == 0
+    assert "# only" in prices.file.read_text().splitlines()
+
+
 def test_with_dry_run_or_a_mistake_nothing_is_written(prices, tmp_path):
     book = "prices:\n" + LINE
     csv = tmp_path / "new.csv"

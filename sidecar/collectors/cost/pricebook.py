@@ -94,15 +94,46 @@ def load_prices(path: Path) -> PriceBook:
 
 
 def text(book: PriceBook, before: str | None = None) -> str:
-    """The file: comments at the top of `before` (None: of the shipped file), and a line for each price."""
+    """The file: comments at the top of `before` (None: of the shipped file), and a line for each price, with the comments
+    above and behind it in `before`.
+    """
     head = []
     for line in (SHIPPED.read_text(encoding="utf-8") if before is None else before).splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             break
         head.append(line)
     lines = [*head, "prices:" if book.prices else "prices: []"]
+    comments = _comments(before or "")
     for price in book.sorted():
+        above, behind = comments.get(price.key, ([], ""))
         given = price.model_dump(exclude_defaults=True) | {"capacity": price.capacity}
         ordered = {name: given[name] for name in Price.model_fields if name in given}
-        lines.append("- " + yaml.safe_dump(ordered, default_flow_style=True, sort_keys=False, width=10**6).strip())
-    return "\n".join(lines) + "\n"
+        written = yaml.safe_dump(ordered, default_flow_style=True, sort_keys=False, width=10**6).strip()
+        lines += [*above, f"- {written}{behind and f'  {behind}'}"]
+    return "\n".join([*lines, *comments.get(None, ([], ""))[0]]) + "\n"
+
+
+def _comments(before: str) -> dict[PriceKey | None, tuple[list[str], str]]:
+    """By price the comment lines above it and the comment behind it; None: those after the last price."""
+    root, lines = yaml.compose(before, Loader=yaml.SafeLoader), before.splitlines()
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    found: dict[PriceKey | None, tuple[list[str], str]] = {}
+    end = pairs[0][0].start_mark.line + 1 if pairs else len(lines)  # what is above `prices:` is the head
+    for node in [node for _, listed in pairs for node in listed.value]:
+        above = _whole(lines[end : node.start_mark.line])
+        last = (
+            max((value.end_mark for _, value in node.value), key=lambda mark: mark.index)
+            if not node.flow_style
+            else node.end_mark
+        )
+        behind = lines[last.line][last.column :].lstrip(" ,}")
+        given = {name.value: value.value for name, value in node.value}
+        key = given.get("instance_type", ""), given.get("region", ""), given.get("capacity", "on-demand")
+        found[key] = above, behind if behind.startswith("#") else ""
+        end = last.line + 1
+    found[None] = _whole(lines[end:]), ""
+    return found
+
+
+def _whole(lines: Iterable[str]) -> list[str]:
+    return [line.strip() for line in lines if line.lstrip().startswith("#")]
