@@ -94,8 +94,8 @@ def load_prices(path: Path) -> PriceBook:
 
 
 def text(book: PriceBook, before: str | None = None) -> str:
-    """The file: comments at the top of `before` (None: of the shipped file), and a line for each price, with the comments
-    above and behind it in `before`.
+    """The file: comments at the top of `before` (None: of the shipped file), and a line for each price, with the
+    comments that `before` has above and behind it.
     """
     head = []
     for line in (SHIPPED.read_text(encoding="utf-8") if before is None else before).splitlines():
