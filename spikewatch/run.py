@@ -295,14 +295,15 @@ class Run(Loop):
         try:
             if parts.ledger.give_up(parts.ledger.steps):
                 self._owed = parts
-            else:
-                parts.agreement.stop()
             self._note(parts, parts.meter.steps)
             self._measuring.close()
             if parts.tuner is not None:
                 parts.tuner.taken = False
             if parts.agent.stop():
                 parts.ring.close()
+            if self._owed is None:
+                parts.agent.duties = ()  # also of a thread that has not ended yet: it would begin another session
+                parts.agreement.stop()
             self._trackers.finish()
         except Exception:  # noqa: BLE001  as in step
             parts.meter.errors += 1

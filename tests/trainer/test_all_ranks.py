@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
 import spikewatch
 from sidecar.model import ChangeState, Order, Scope
 from spikewatch import attaching
+from spikewatch.agreement import THREAD_NAME
 from spikewatch.agreement_group import Group
 from spikewatch.agreement_leader import Pace
 
@@ -56,6 +58,7 @@ def ranks(tmp_path, monkeypatch, soon):
     yield together
     for run in runs:
         run.close()
+    assert [thread.name for thread in threading.enumerate() if thread.name == THREAD_NAME] == []
 
 
 def factors(runs):
