@@ -31,6 +31,7 @@ class Side:
     op: str  # "" for what is not compared but read
     right: str
     values: tuple[Value, ...]
+    silences: bool = False  # the alert is silent where the comparison is true
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _state(labels: dict[str, str]) -> Value:
 
 
 def _sides(one: Comparison, api: QueryApi) -> list[Side]:
-    found = [Side(one.left, one.op, one.right, _values(api.instant(one.left)))]
+    found = [Side(one.left, one.op, one.right, _values(api.instant(one.left)), one.silences)]
     if one.limit is None:
         found.append(Side(one.right, "", "", _values(api.instant(one.right))))
     return found

@@ -169,7 +169,7 @@ def show_now(now: Now) -> None:
 
 def _side(side: Side) -> list[tuple[str, str, str]]:
     what = side.expr
-    limit = f" (alerts {side.op} {side.right})" if side.op else ""
+    limit = f" ({'silent' if side.silences else 'alerts'} {side.op} {side.right})" if side.op else ""
     if not side.values:
         return [(what, f"no data{limit}", "")]
     found = []

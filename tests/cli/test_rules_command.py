@@ -235,6 +235,20 @@ def test_explain_tells_the_rest_where_nobody_answers(spikewatch):
     assert told[0]["catalogue"]["spikewatch_trainer_data_wait_seconds_total"]["kind"] == "counter"
 
 
+@pytest.mark.parametrize(
+    ("expr", "silences"),
+    [
+        ("a > 1 unless b == 1", {"b"}),
+        ("a > 1 unless (b > 2 and c < 3)", {"b", "c"}),
+        ("a > 1 and b <= 2", set()),
+        ("a == 1 or (b > 3 unless a == 1)", set()),
+        ("(a unless b > 1) > 3", {"b"}),
+    ],
+)
+def test_a_comparison_behind_unless_is_one_that_silences(expr, silences):
+    assert {c.left for c in comparisons(expr) if c.silences} == silences
+
+
 def test_comparisons_are_found_wherever_they_stand():
     expr = 'max without (rank) (\n  a:b{x="y  z"} > bool 0.25\n    and max_over_time((c < d)[1m:5s]) == 1) > -3'
     assert comparisons(expr) == (
