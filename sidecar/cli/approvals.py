@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import quote
 
 import click
 
-from sidecar.cli.asking import Asking, asking_too, sidecar_options, who
+from sidecar.cli.asking import Asking, asking_too, in_path, sidecar_options, who
 
 
 @click.group(invoke_without_command=True)
@@ -46,7 +45,7 @@ def approvals(ctx: click.Context, as_json: bool, url: str, socket: Path | None, 
 @asking_too
 def approve(ask: Asking, episode: str, response: str, by: str, valid: str) -> None:
     """Says yes to the plan that is shown. One that changes afterwards waits again."""
-    ask("POST", f"/api/v1/responses/{quote(episode)}/{quote(response)}/approve", {"by": by or who(), "for": valid})
+    ask("POST", f"/api/v1/responses/{in_path(episode)}/{in_path(response)}/approve", {"by": by or who(), "for": valid})
     click.echo(f"approved: {episode} {response}")
 
 
@@ -57,5 +56,5 @@ def approve(ask: Asking, episode: str, response: str, by: str, valid: str) -> No
 @asking_too
 def reject(ask: Asking, episode: str, response: str, by: str) -> None:
     """Says no: the response does not act in this episode."""
-    ask("POST", f"/api/v1/responses/{quote(episode)}/{quote(response)}/reject", {"by": by or who()})
+    ask("POST", f"/api/v1/responses/{in_path(episode)}/{in_path(response)}/reject", {"by": by or who()})
     click.echo(f"rejected: {episode} {response}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import click
 
@@ -39,7 +40,7 @@ class Asking:
         base = "http://localhost" if self._socket else self._url
         try:
             with httpx.Client(transport=transport, trust_env=False, timeout=_TIMEOUT_S, headers=headers) as client:
-                sent = {k: v for k, v in (form or {}).items() if v}
+                sent = {k: v.encode(errors="replace").decode() for k, v in (form or {}).items() if v}
                 answer = client.request(method, base + path, data=sent or None, params=params or None)
                 said = answer.json()
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
@@ -96,6 +97,11 @@ def _options(url: str | None, command: _F) -> _F:
     ):
         command = option(command)
     return command
+
+
+def in_path(text: str) -> str:
+    """A name as one part of an address, whatever is in it, also bytes that are no text."""
+    return quote(text, safe="", errors="replace")
 
 
 def who() -> str:

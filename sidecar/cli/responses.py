@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import quote
 
 import click
 
-from sidecar.cli.asking import Asking, asking_too, sidecar_options, who
+from sidecar.cli.asking import Asking, asking_too, in_path, sidecar_options, who
 
 
 @click.group(invoke_without_command=True)
@@ -37,5 +36,5 @@ def responses(ctx: click.Context, as_json: bool, url: str, socket: Path | None, 
 @asking_too
 def reset(ask: Asking, response: str, by: str) -> None:
     """Lets a response act again whose experiments did not help."""
-    ask("POST", f"/api/v1/responses/{quote(response)}/reset", {"by": by or who()})
+    ask("POST", f"/api/v1/responses/{in_path(response)}/reset", {"by": by or who()})
     click.echo(f"reset: {response}")

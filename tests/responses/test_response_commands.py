@@ -119,6 +119,12 @@ def test_what_waits_is_shown_and_approved_by_somebody(running, spikewatch):
     assert late == "spikewatch: feed is decided already: acted\n"
 
 
+@pytest.mark.parametrize("name", ["", "a/b?c#d", "\udcff", "é"])
+def test_a_name_that_cannot_be_is_answered_like_any_other(running, spikewatch, name):
+    for command in (("responses", "reset", name), ("approvals", "approve", name, name, "--by", name)):
+        assert spikewatch(*command, "--url", running.url, exits=1).startswith("spikewatch: ")
+
+
 def test_a_no_over_the_unix_socket(running, spikewatch):
     episode = shown(running, spikewatch)
     socket = running.path / "api.sock"
