@@ -15,12 +15,31 @@ settings.register_profile("no-deadline", deadline=None, suppress_health_check=[H
 settings.load_profile("no-deadline")
 
 
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # xdist would give out groups of many tests first, however short they are
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """One process runs a whole file (its fixtures are costly), and all the stories, which start together."""
+    """One process runs a whole file (its fixtures are costly), and all the stories, which start together.
+
+    What may take longest comes first, so that in the end no process waits for another: first by the largest timeout
+    of a test, then by the number of tests.
+    """
+    groups = {}
     for item in items:
         file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("stories" if file.startswith("tests/e2e/") else file))
+        group = "stories" if file.startswith("tests/e2e/") else file
+        item.add_marker(pytest.mark.xdist_group(group))
+        groups.setdefault(group, []).append(item)
+    items[:] = [item for group in sorted(groups.values(), key=_length, reverse=True) for item in group]
+
+
+def _length(items):
+    timeouts = [
+        m.args[0] for i in items if not i.get_closest_marker("proof") and (m := i.get_closest_marker("timeout"))
+    ]
+    return max(timeouts, default=30), len(items)
 
 
 @pytest.fixture(scope="session")
