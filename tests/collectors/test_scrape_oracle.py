@@ -112,7 +112,6 @@ def test_eighty_random_relabellings_give_the_series_that_prometheus_gives(peer, 
             peer("prometheus"),
             f"--config.file={tmp_path}/prometheus.yml",
             f"--storage.tsdb.path={tmp_path}/data",
-            "--scrape.discovery-reload-interval=100ms",  # else it looks at its targets after five seconds
         ]
         command += [f"--web.listen-address=127.0.0.1:{port}"]
         log = (tmp_path / "log").open("w")
