@@ -13,7 +13,7 @@ from sidecar.store.cells import F64, I64
 
 _FIRST_SLOTS = 32
 _FIRST_COLUMNS = 4
-_NEWS_KEPT = 4096  # readers further behind than this look at everything again
+_NEWS_KEPT = 1024  # readers further behind than this look at everything again; 9 kB a block
 _NEVER = -(1 << 62)
 
 
@@ -44,7 +44,6 @@ class Block:
         self._ids: list[int] = []  # by column
         self._next_id = 0
         self._columns: dict[int, int] | None = None  # id → column, once they differ
-        self._every: list[int] = []  # all ids, in the order of the columns, while they are the columns
 
     # --- columns ---------------------------------------------------------------------------------------------------
 
@@ -67,7 +66,6 @@ class Block:
                 self._widen()
             self.labels.append(labels)
             self._ids.append(identity)
-            self._every.append(identity)
             if self._columns is not None:
                 self._columns[identity] = column
         self._last_ms[column] = self.newest_ms
@@ -122,7 +120,7 @@ class Block:
         """
         if t_ms < self.newest_ms:
             return len(values), 0, 0
-        if t_ms > self.newest_ms and self._columns is None and list(values) == self._every:
+        if t_ms > self.newest_ms and list(values) == self._ids:
             self._push_row(t_ms, values)
             return 0, 0, 0
         columns = np.fromiter(values.keys(), np.int64, len(values))
