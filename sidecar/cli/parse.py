@@ -28,9 +28,12 @@ def parse(what: str, file: Path) -> None:
     programs give nothing; lines of NCCL without a type of their own are of kind `other`. Exits 1 when FILE cannot be
     read or is no dump.
     """
+    event = None
     try:
         for event in _events(what, file):
             click.echo(json.dumps(to_json(event), ensure_ascii=False))
+        if event is None:
+            click.echo(f"{file}: nothing of kind {what} is in it", err=True)
     except BrokenPipeError:
         raise  # whoever reads this has gone: nothing is wrong with FILE
     except OSError as e:
