@@ -70,8 +70,10 @@ class Board:
         self._store.set(f"{self._prefix}/latest", f"{session}:{NONE}")
 
     def propose(self, proposal: Proposal) -> None:
+        """Nobody looks for it where a newer session has begun already."""
         self._store.set(self._key("p", proposal.version), json.dumps(asdict(proposal)))
-        self._store.set(f"{self._prefix}/latest", f"{self.session}:{proposal.version}")
+        before, now = (f"{self.session}:{version}" for version in (self._newest, proposal.version))
+        self._store.compare_set(f"{self._prefix}/latest", before, now)
         self._newest = proposal.version
         old = proposal.version - KEEP_VERSIONS
         if old >= 0:

@@ -14,9 +14,10 @@ from simulated_ranks import SimulatedRank
 from spikewatch import agreement_bell
 from spikewatch.agreement import THREAD_NAME, Agreement
 from spikewatch.agreement_bell import Bell
+from spikewatch.agreement_board import LEFT, NONE, Board
 from spikewatch.agreement_group import Group
 from spikewatch.agreement_leader import Pace
-from spikewatch.change import AgreementLost
+from spikewatch.change import AgreementLost, Proposal
 from spikewatch.changes import Ledger
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
@@ -154,6 +155,18 @@ def test_what_a_process_group_left_unfinished_is_proposed_to_the_next(ranks, sto
         rank.group = Group(store, group.rank, group.world)
         rank.agreement.look()
     train_until(both, lambda: [rank.now["lr"] for rank in both] == [4, 4])
+
+
+def test_a_session_that_another_has_followed_proposes_nothing_that_anybody_looks_for(stores):
+    older, newer, rank = (Board(stores(), "epoch") for _ in range(3))
+    older.open("older")
+    older.propose(Proposal(0, "apply", "c", {}, {}, {}, "", False, 9))
+    assert rank.latest() == 0
+    newer.open("newer")
+    older.propose(Proposal(1, "apply", "c", {}, {}, {}, "", False, 9))
+    assert (rank.latest(), newer.latest(), older.latest()) == (NONE, NONE, LEFT)
+    newer.propose(Proposal(2, "apply", "c", {}, {}, {}, "", False, 9))
+    assert (rank.latest(), rank.session) == (2, "newer")
 
 
 def test_a_rank_alone_needs_nobody_and_a_launched_one_waits_for_its_process_group(monkeypatch):
