@@ -15,9 +15,7 @@ from sidecar.model import STALE
 
 peers = os.environ.get("SPIKEWATCH_PEERS")
 corpus = os.environ.get("SPIKEWATCH_CORPUS")
-needs_peers = pytest.mark.skipif(
-    not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool in its bin/"
-)
+needs_peers = pytest.mark.skipif(not peers, reason="set SPIKEWATCH_PEERS to the folder with promtool in its bin/")
 needs_corpus = pytest.mark.skipif(not corpus, reason="set SPIKEWATCH_CORPUS to the folder with promql/*.test.yaml")
 
 
