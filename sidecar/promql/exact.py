@@ -17,6 +17,7 @@ def running(values: F64) -> tuple[F64, F64]:
     gives, one row at a time.
     """
     sums = np.add.accumulate(values, axis=0)
+    sums += 0.0  # Prometheus begins at +0, so even the sum of nothing but -0 is +0
     before = np.zeros_like(sums)
     before[1:] = sums[:-1]
     added = sums - before
