@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from e2e_nursing import Nursery
 from e2e_world import World
 
-AT_ONCE = 12  # worlds; together they take about one core
+AT_ONCE = 10  # worlds; together they take about one core
 PLAYS = 3  # of a story in which speed is judged, where noise let nobody tell; a wrong verdict is never played again
 
 
