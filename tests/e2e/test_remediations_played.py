@@ -22,7 +22,7 @@ RULES = """
 groups:
 - name: e2e
   rules:
-  - {alert: Trouble, expr: sum(spikewatch_trainer_steps_total) > 20, for: 400ms}
+  - {alert: Trouble, expr: sum(spikewatch_trainer_steps_total) > 60, for: 400ms}
 """
 LOSS = "max(spikewatch_trainer_loss)"
 OVERFLOWS = "sum(rate(spikewatch_trainer_gradient_overflows_total[1s])) / sum(rate(spikewatch_trainer_steps_total[1s]))"
