@@ -17,8 +17,6 @@ from spikewatch import layout
 
 F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not named in Python 3.11's fcntl
 _HEAD_WORD = layout.HEAD_OFFSET // 8
-Sealed = tuple[int, bytes, int]
-"""A record's number, payload and checksum."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE
 
 
@@ -85,19 +83,30 @@ class RingWriter:
     # stores, so the checksum is what a reader trusts; the sequence only saves it most of the retries.
 
     def write(self, number: int, values: Sequence[float]) -> None:
-        """Publishes record `number` (1, 2, 3 …), overwriting the one 1024 before it."""
-        self.put(*self.sealed(number, values))
+        """Publishes record `number` (1, 2, 3 …), overwriting the one 1024 before it.
 
-    def sealed(self, number: int, values: Sequence[float]) -> Sealed:
-        """The first half of `write`, for a writer that has no time for both at once."""
-        payload = self._pack(*values)
-        return number, payload, crc32(payload, number & 0xFFFF_FFFF)
+        The four calls are for a writer that has no time for all of them at once.
+        """
+        payload = self.packed(values)
+        self.put(number, payload, self.checksum(number, payload))
+        self.publish(number)
+
+    def packed(self, values: Sequence[float]) -> bytes:
+        """The payload of a record."""
+        return self._pack(*values)
+
+    def checksum(self, number: int, payload: bytes) -> int:
+        """What `put` wants beside it."""
+        return crc32(payload, number & 0xFFFF_FFFF)
 
     def put(self, number: int, payload: bytes, checksum: int) -> None:
-        """The second half."""
-        offset, words = layout.slot_offset(number), self._words
-        self._put(self._map, offset, 2 * number - 1, payload, checksum)
-        words[offset >> 3] = 2 * number
+        """Into its slot, where no reader looks for it yet."""
+        self._put(self._map, layout.slot_offset(number), 2 * number - 1, payload, checksum)
+
+    def publish(self, number: int) -> None:
+        """Record `number`, which was put, is the newest now."""
+        words = self._words
+        words[layout.slot_offset(number) >> 3] = 2 * number
         words[_HEAD_WORD] = self.newest = number
 
     def write_live(self, values: Sequence[float]) -> None:

@@ -25,7 +25,7 @@ from spikewatch.notes import Notes
 from spikewatch.numerics_precision import MixedPrecision
 from spikewatch.overflow import OverflowWatch
 from spikewatch.overlap import of_profile
-from spikewatch.ring import RingWriter, Sealed
+from spikewatch.ring import RingWriter
 from spikewatch.scalars import Scalar
 from spikewatch.search import STORM
 from spikewatch.trackers import Trackers
@@ -36,7 +36,7 @@ log = logging.getLogger("spikewatch")
 # Nanoseconds. Writing a record costs more than the rest of step(), so where steps are shorter most go without one, and
 # nothing is lost by it, for totals are cumulative; and where they are shorter than the latter, no single step pays for
 # all of a record.
-PUBLISH_EVERY, SHORT_STEP = 200_000_000, 50_000_000
+PUBLISH_EVERY, SHORT_STEP = 250_000_000, 30_000_000
 
 MAX_ERRORS = 16  # of our own, on the training thread; then the client turns itself off
 
@@ -75,7 +75,7 @@ class Run(Loop):
             self._attached = parts  # also after the end
             self._stage = 0  # of the record that is being made
             self._record: tuple[float, ...] = ()
-            self._sealed: Sealed = (0, b"", 0)
+            self._payload, self._checksum = b"", 0  # the same
             self._measuring = Measuring(parts.meter, parts.agent.telemetry)
             parts.knobs.frozen = self._measuring.frozen
             _disable_in_forks(self)
@@ -179,9 +179,13 @@ class Run(Loop):
         elif step == 2:
             self._record = meter.record(now)
         elif step == 3:
-            self._sealed = ring.sealed(ring.newest + 1, self._record)
+            self._payload = ring.packed(self._record)
+        elif step == 4:
+            self._checksum = ring.checksum(ring.newest + 1, self._payload)
+        elif step == 5:
+            ring.put(ring.newest + 1, self._payload, self._checksum)
         else:
-            ring.put(*self._sealed)
+            ring.publish(ring.newest + 1)
             meter.due = now + PUBLISH_EVERY
             return
         self._stage = step + 1
