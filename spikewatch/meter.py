@@ -71,6 +71,7 @@ class Meter(Hot):
         "prefetch_factor",
         "requests",
         "samples_known",
+        "told",
         "wall",
     )
 
@@ -88,6 +89,7 @@ class Meter(Hot):
         self._last_step = (0, MISSING)  # when it ended, by both clocks
         self.offloaded = MISSING  # bytes
         self.requests = self.hits = MISSING  # no prefetching loader seen yet
+        self.told = MISSING  # samples up to the last step that told its own
         self.samples_known: bool | None = None  # None: nothing said yet; False: something could not be counted
         self.bytes_known: bool | None = None
         self.grad_norm = self.loss_scale = MISSING
@@ -138,10 +140,12 @@ class Meter(Hot):
 
     def received(self, samples: int | None, size: int | None) -> None:
         """A batch was handed over: how many samples and tensor bytes it has, None where it cannot be told."""
-        if samples is None:
-            self.samples_known = False
-        else:
+        if samples is not None:
             self.handed += samples
+        elif self.told == self.told:  # the step will tell again, and until then the total so far holds
+            self.handed = MISSING
+        else:
+            self.samples_known = False
         if size is None:
             self.bytes_known = False
         else:
@@ -179,7 +183,8 @@ class Meter(Hot):
 
     def used(self, samples: float) -> None:
         """So many samples went into the step that ended, whatever its batches told."""
-        self.samples = self.handed = self.samples + samples
+        total = self.samples if self.samples == self.samples else self.told  # a step in between did not tell
+        self.samples = self.handed = self.told = total + samples
         self.samples_known = True
 
     def last_step_at(self, now: int) -> float:

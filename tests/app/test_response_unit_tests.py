@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from sidecar.app.responsetests import run_response_file
-from sidecar.cli.test import test as command
+from sidecar.cli import _spikewatch
 from sidecar.yamlfile import Document
 
 RULES = """
@@ -404,10 +404,10 @@ def test_the_two_kinds_of_unit_tests_are_told_apart_and_run_by_one_command(run, 
         "tests: [{interval: 1s, input_series: [{series: slow, values: 1x9}],\n"
         "  alert_rule_test: [{eval_time: 4s, alertname: Slow}]}]\n"
     )
-    good = CliRunner().invoke(command, [str(rules_test), str(tmp_path / "r_test.yaml")])
+    good = CliRunner().invoke(_spikewatch, ["test", str(rules_test), str(tmp_path / "r_test.yaml")])
     assert good.exit_code == 0, good.output
     assert good.output.count("passed, 1 tests, 1 checks") == 2
     run(expecting(exp_verdict="inconclusive"))
-    bad = CliRunner().invoke(command, [str(rules_test), str(tmp_path / "r_test.yaml")])
+    bad = CliRunner().invoke(_spikewatch, ["test", str(rules_test), str(tmp_path / "r_test.yaml")])
     assert bad.exit_code == 1
     assert "+ verdict: helped" in bad.output

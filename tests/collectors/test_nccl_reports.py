@@ -16,12 +16,15 @@ from sidecar.collectors.nccl.dumps import Dumps
 
 # A job of one rank: PyTorch itself writes the dump; the backend is gloo, for want of a GPU.
 RECORD = """
-import sys
+import sys, time
 import torch, torch.distributed as dist, torch._C._distributed_c10d as c10d
 store = dist.FileStore(sys.argv[1] + ".store", 1)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 for _ in range(3):
     dist.all_reduce(torch.ones(4, 2))
+until = time.monotonic() + 30  # that one has ended is written down by a thread of gloo's
+while b'"last_completed_collective":"3"' not in c10d._dump_fr_trace_json(True, False) and time.monotonic() < until:
+    time.sleep(0.01)
 open(sys.argv[1] + ".pickle", "wb").write(c10d._dump_fr_trace(True, True, False))
 open(sys.argv[1] + ".json", "wb").write(c10d._dump_fr_trace_json(True, False))
 dist.destroy_process_group()

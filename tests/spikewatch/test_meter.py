@@ -144,6 +144,25 @@ def test_the_wall_time_of_the_last_step_is_looked_up_once_and_is_that_of_its_end
         assert list(seen) == [pytest.approx(wall - 3)]
 
 
+def test_samples_that_steps_tell_stay_known_while_a_batch_that_tells_none_is_worked_on(meter, time):
+    meter.received(None, None)
+    assert math.isnan(fields(meter, time())["samples_total"])
+    for step in range(1, 4):
+        meter.stepped(8)
+        assert fields(meter, time())["samples_total"] == 8 * step
+        meter.received(None, None)
+        assert fields(meter, time())["samples_total"] == 8 * step
+
+
+def test_a_step_that_tells_nothing_after_others_did_makes_the_total_unknown_until_one_tells_again(meter, time):
+    meter.stepped(8)
+    meter.received(None, None)
+    meter.stepped()
+    assert math.isnan(fields(meter, time())["samples_total"])
+    meter.stepped(8)
+    assert fields(meter, time())["samples_total"] == 16
+
+
 def test_samples_of_a_step_that_is_under_way_are_not_counted_yet_but_are_not_lost(meter):
     meter.received(8, 32)
     meter.stepped()
