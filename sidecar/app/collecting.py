@@ -91,13 +91,14 @@ class Facts:
         self._clock, self._newest = clock, newest
         self._read_at: int | None = None
         self._facts: Mapping[str, float] = {}
+        self._kills = cgroup.OomKills()
 
     def __call__(self) -> Mapping[str, float]:
         now = self._clock.monotonic_ms()
         if self._read_at is None or now - self._read_at >= FACTS_KEPT_MS:
             self._facts, self._read_at = self._of_trainer() or cgroup.facts(), now
         # Read each time: a trainer that is gone because it was killed for memory must be seen to be.
-        kills = cgroup.oom_kills()
+        kills = self._kills()
         return self._facts if kills is None else {**self._facts, OOM_FACT: kills}
 
     def _of_trainer(self) -> dict[str, float]:

@@ -29,23 +29,43 @@ def facts(
     return found
 
 
-def oom_kills(
-    cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc"), pid: int | str = "self"
-) -> float | None:
+class OomKills:
     """Processes killed for memory so far, of the outermost visible group that counts them; None where none does.
 
     With control groups v2 a group counts what is below it, too. A container usually sees its own group only; the
-    whole pod shows where the pod's group is mounted.
+    whole pod shows where the pod's group is mounted. Which file tells is looked for once, and again when it is gone:
+    this is asked every second.
     """
-    paths = memberships(proc_root, pid)
-    for groups, file in (
-        (enclosing(cgroup_root, paths.get("", "/")), "memory.events"),
-        (enclosing(controller(cgroup_root, "memory"), paths.get("memory", "/")), "memory.oom_control"),
-    ):
-        counts = [n for group in groups if (n := whole(entry(group / file, "oom_kill"))) is not None]
-        if counts:
-            return float(counts[-1])
-    return None
+
+    def __init__(
+        self, cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc"), pid: int | str = "self"
+    ) -> None:
+        self._roots, self._pid = (cgroup_root, proc_root), pid
+        self._file: Path | None = None
+
+    def __call__(self) -> float | None:
+        """Reads the file anew."""
+        known = self._count(self._file)
+        if known is None:
+            self._file = next((f for f in self._files() if self._count(f) is not None), None)
+            known = self._count(self._file)
+        return known
+
+    def _files(self) -> Iterator[Path]:
+        """Where it may stand, the outermost group first."""
+        cgroup_root, proc_root = self._roots
+        paths = memberships(proc_root, self._pid)
+        for groups, file in (
+            (enclosing(cgroup_root, paths.get("", "/")), "memory.events"),
+            (enclosing(controller(cgroup_root, "memory"), paths.get("memory", "/")), "memory.oom_control"),
+        ):
+            for group in reversed(list(groups)):
+                yield group / file
+
+    @staticmethod
+    def _count(file: Path | None) -> float | None:
+        count = None if file is None else whole(entry(file, "oom_kill"))
+        return None if count is None else float(count)
 
 
 def _quotas(cgroup_root: Path, proc_root: Path, pid: int | str) -> Iterator[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.collectors.cgroup import oom_kills
+from sidecar.collectors.cgroup import OomKills
 
 
 def machine(tmp_path, group, files):
@@ -35,4 +35,16 @@ EVENTS = "low 0\nhigh 0\nmax 7\noom 4\noom_kill {}\noom_group_kill 0\n"
     ids=["v2", "the outermost group", "none yet", "v1", "an old v1", "nonsense", "nothing"],
 )
 def test_kills_are_those_of_the_outermost_group_that_counts_them(tmp_path, group, files, kills):
-    assert oom_kills(**machine(tmp_path, group, files)) == kills
+    assert OomKills(**machine(tmp_path, group, files))() == kills
+
+
+def test_kills_are_read_anew_each_time_and_looked_for_elsewhere_once_their_file_is_gone(tmp_path):
+    inner, outer = "pod/c1/memory.events", "pod/memory.events"
+    kills = OomKills(**machine(tmp_path, "0::/pod/c1\n", {inner: EVENTS.format(1), outer: EVENTS.format(5)}))
+    assert kills() == 5
+    (tmp_path / "cgroup" / outer).write_text(EVENTS.format(6))
+    assert kills() == 6
+    (tmp_path / "cgroup" / outer).unlink()
+    assert kills() == 1
+    (tmp_path / "cgroup" / inner).unlink()
+    assert kills() is None

@@ -71,10 +71,10 @@ class IoCollector:
                 Part("processes", SLOW, self._look),  # first: the others read what it finds
                 Part("files", RARE, self._residency),
                 Part("mounts", RARE, self._mounts),
-                Part("usage", TICK, self._used),
-                Part("rings", TICK, self._ringed),
+                Part("usage", 5_000, self._used),
+                Part("rings", 5_000, self._ringed),
                 Part("pressure", TICK, self._pressed),
-                Part("devices", TICK, self._busy),
+                Part("devices", 5_000, self._busy),
                 Part("offload", TICK, self._offload.samples),
                 Part("probe", TICK, self._probed),
             ],

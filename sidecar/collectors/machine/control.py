@@ -43,7 +43,7 @@ def read(cgroup_root: Path, proc_root: Path, pid: int | str) -> Reading:
     _unified(group, reading)
     _cpu_v1(cgroup_root, paths, reading)
     _memory_v1(cgroup_root, paths, reading)
-    reading.oom_kills = cgroup.oom_kills(cgroup_root, proc_root, pid)
+    reading.oom_kills = cgroup.OomKills(cgroup_root, proc_root, pid)()
     for resource in ("cpu", "memory"):
         try:
             found = pressure.totals(group / f"{resource}.pressure")
