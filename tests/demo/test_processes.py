@@ -28,8 +28,9 @@ time.sleep(60)
 """
 # What the demo does, small: starts a family and waits; argv: the directory of logs, a directory to remove.
 DEMO = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background has it ignored
 from sidecar.cli.demo.processes import Processes
 logs, doomed = map(Path, sys.argv[1:3])
 with Processes(logs, [doomed]) as processes:
