@@ -10,7 +10,7 @@ from sidecar.hooks import Section
 from sidecar.model import Sample
 
 # Milliseconds. Event-driven sources count between two samples and are read with the tick.
-FAST, TICK, SLOW, RARE = 200, 1_000, 10_000, 30_000
+FAST, TICK, CALM, SLOW, RARE = 200, 1_000, 5_000, 10_000, 30_000
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,9 @@
 """A sink that remembers everything, for the tests of what writes to one."""
 
 import math
+import os
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +76,28 @@ def nvml(nvml_library, tmp_path, monkeypatch):
     yield make
     for bench in made:
         bench.collector.close()
+
+
+@pytest.fixture
+def small_group():
+    """A real group with a tenth of a core, version 1 or 2; skips where none can be made."""
+    root = Path("/sys/fs/cgroup")
+    name = f"spikewatch-test-{os.getpid()}"
+    for folder, files in (
+        (root / "cpu" / name, {"cpu.cfs_quota_us": "2000", "cpu.cfs_period_us": "20000"}),
+        (root / name, {"cpu.max": "2000 20000"}),
+    ):
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            for file, content in files.items():
+                (folder / file).write_text(content)
+        except OSError:
+            folder.rmdir()
+            continue
+        yield folder
+        folder.rmdir()
+        return
+    pytest.skip("no control group can be made here")

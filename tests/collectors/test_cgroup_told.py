@@ -124,30 +124,6 @@ def test_on_this_machine_both_read_the_same_of_the_same_process():
     assert told_of["shm_size"] >= told_of["shm_used"]
 
 
-@pytest.fixture
-def small_group():
-    """A real group with a tenth of a core; skips where none can be made."""
-    root, name = Path("/sys/fs/cgroup"), f"spikewatch-told-{os.getpid()}"
-    for folder, files in (
-        (root / "cpu" / name, {"cpu.cfs_quota_us": "2000", "cpu.cfs_period_us": "20000"}),
-        (root / name, {"cpu.max": "2000 20000"}),
-    ):
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        try:
-            for file, content in files.items():
-                (folder / file).write_text(content)
-        except OSError:
-            folder.rmdir()
-            continue
-        yield folder
-        folder.rmdir()
-        return
-    pytest.skip("no control group can be made here")
-
-
 TRAINER = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,31 +93,6 @@ def test_no_content_of_the_files_makes_it_raise(tmp_path_factory, files):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content.encode("utf-8", "surrogatepass"))
     list(control.samples("x", control.read(root / "cgroup", root / "proc", "self")))
-
-
-@pytest.fixture
-def small_group():
-    """A real group with a tenth of a core, version 1 or 2; skips where none can be made."""
-    root = Path("/sys/fs/cgroup")
-    name = f"spikewatch-test-{os.getpid()}"
-    for folder, files in (
-        (root / "cpu" / name, {"cpu.cfs_quota_us": "2000", "cpu.cfs_period_us": "20000"}),
-        (root / name, {"cpu.max": "2000 20000"}),
-    ):
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        try:
-            for file, content in files.items():
-                (folder / file).write_text(content)
-        except OSError:
-            folder.rmdir()
-            continue
-        yield folder
-        folder.rmdir()
-        return
-    pytest.skip("no control group can be made here")
 
 
 def test_a_process_over_its_quota_is_seen_to_be_throttled(small_group):

@@ -46,12 +46,8 @@ class Items:
         return torch.ones(self.width)
 
 
-def starving(socket: str, lever: Lever) -> None:
-    """One loader worker; the lever is the seconds that an item takes."""
-    loader: Any = DataLoader(Items(lever, 100_000, 4096, slow=True), 8, num_workers=1, prefetch_factor=4)
-    model = torch.nn.Linear(4096, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    run = spikewatch.attach(model=model, optimizer=optimizer, loader=loader, socket=socket)
+def _train(run: Any, model: Any, optimizer: Any) -> None:
+    """Until the loader ends; a pause in each step stands for a device at work."""
     for batch in run.loader:
         loss = model(batch).square().mean()
         optimizer.zero_grad()
@@ -59,6 +55,15 @@ def starving(socket: str, lever: Lever) -> None:
         optimizer.step()
         time.sleep(DEVICE_S)
         run.step(loss)
+
+
+def starving(socket: str, lever: Lever) -> None:
+    """One loader worker; the lever is the seconds that an item takes."""
+    loader: Any = DataLoader(Items(lever, 100_000, 4096, slow=True), 8, num_workers=1, prefetch_factor=4)
+    model = torch.nn.Linear(4096, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    run = spikewatch.attach(model=model, optimizer=optimizer, loader=loader, socket=socket)
+    _train(run, model, optimizer)
 
 
 def overflowing(socket: str, lever: Lever) -> None:
@@ -186,13 +191,7 @@ def distributed(socket: str, lever: Lever, rank: int, world: int, port: int, fol
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     loader: Any = DataLoader(Items(lever, 16 * 100_000, 256, slow=False), 16)
     run = spikewatch.attach(model=model, optimizer=optimizer, loader=loader, socket=socket)
-    for batch in run.loader:
-        loss = model(batch).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        time.sleep(DEVICE_S)
-        run.step(loss)
+    _train(run, model, optimizer)
 
 
 def late(socket: str, lever: Lever, rank: int, world: int, port: int, folder: str) -> None:

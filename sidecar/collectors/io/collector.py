@@ -17,7 +17,7 @@ from sidecar.collectors.io.rings import Rings
 from sidecar.collectors.io.targets import targets
 from sidecar.collectors.io.usage import Usage, delay_accounting
 from sidecar.collectors.procfs import Process
-from sidecar.collectors.tiers import RARE, SLOW, TICK, Part, Tiered
+from sidecar.collectors.tiers import CALM, RARE, SLOW, TICK, Part, Tiered
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Finding, MetricInfo, Sample, Status
@@ -71,10 +71,10 @@ class IoCollector:
                 Part("processes", SLOW, self._look),  # first: the others read what it finds
                 Part("files", RARE, self._residency),
                 Part("mounts", RARE, self._mounts),
-                Part("usage", 5_000, self._used),
-                Part("rings", 5_000, self._ringed),
+                Part("usage", CALM, self._used),
+                Part("rings", CALM, self._ringed),
                 Part("pressure", TICK, self._pressed),
-                Part("devices", 5_000, self._busy),
+                Part("devices", CALM, self._busy),
                 Part("offload", TICK, self._offload.samples),
                 Part("probe", TICK, self._probed),
             ],

@@ -13,7 +13,7 @@ from pydantic import Field
 from sidecar.collectors.io.targets import targets
 from sidecar.collectors.machine import control
 from sidecar.collectors.machine.told import ToldGroup
-from sidecar.collectors.tiers import SLOW, Part, Tiered
+from sidecar.collectors.tiers import CALM, SLOW, Part, Tiered
 from sidecar.errors import CollectError
 from sidecar.hooks import CollectorSettings, Section
 from sidecar.model import Availability, Evidence, MetricInfo, Sample, Status
@@ -101,7 +101,7 @@ class CgroupCollector:
             self.name,
             [
                 Part("processes", SLOW, self._look),
-                Part("groups", 5_000, self._groups),
+                Part("groups", CALM, self._groups),
                 Part("room", SLOW, self._room),
                 Part("shm", SLOW, self._shm),
             ],
