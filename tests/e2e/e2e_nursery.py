@@ -8,19 +8,20 @@ With the end of stdin every child is killed.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
-import json
 import os
-import select
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
 
 import e2e_remedy
 import e2e_sidecar
 import e2e_trainer
+from bearing import serve
 
 ROLES = {"trainer": e2e_trainer.train, "sidecar": e2e_sidecar.run, "remedy": e2e_remedy.train}
 
@@ -68,36 +69,7 @@ def bear(order: dict[str, Any]) -> int:
 def main() -> None:
     """Until stdin ends."""
     preload()
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    alive: set[int] = set()
-    rest = b""
-    while True:
-        ready, _, _ = select.select([0, woken], [], [])
-        with contextlib.suppress(BlockingIOError):
-            os.read(woken, 4096)
-        while alive:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            alive.discard(pid)
-            print(json.dumps({"died": pid, "code": os.waitstatus_to_exitcode(status)}), flush=True)  # noqa: T201
-        if 0 not in ready:
-            continue
-        data = os.read(0, 65536)
-        if not data:
-            break
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            pid = bear(json.loads(line))
-            alive.add(pid)
-            print(json.dumps({"born": pid}), flush=True)  # noqa: T201
-    for pid in alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+    serve(bear)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import runpy
-import select
 import signal
 import subprocess
 import sys
@@ -163,37 +162,10 @@ def run(argv: list[str]) -> None:
 
 def main() -> None:
     """Until stdin ends."""
+    from bearing import serve  # found beside the script
+
     preload()
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    alive: set[int] = set()
-    rest = b""
-    while True:
-        ready, _, _ = select.select([0, woken], [], [])
-        with contextlib.suppress(BlockingIOError):
-            os.read(woken, 4096)
-        while alive:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            alive.discard(pid)
-            print(json.dumps({"died": pid, "code": os.waitstatus_to_exitcode(status)}), flush=True)  # noqa: T201
-        if 0 not in ready:
-            continue
-        data = os.read(0, 1 << 20)
-        if not data:
-            break
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            pid = bear(json.loads(line))
-            alive.add(pid)
-            print(json.dumps({"born": pid}), flush=True)  # noqa: T201
-    for pid in alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+    serve(bear)
 
 
 if __name__ == "__main__":
